@@ -3,6 +3,8 @@ from .experiments.reopened import open as open
 from .folders import Folder as Folder
 from .formulas.fitted import Regression as Regression
 from .formulas.fitted import regression as regression
+from .formulas.prepared import Prepared as Prepared
+from .formulas.prepared import prepared as prepared
 from .launch import run as run
 from .reporting.page import report as report
 from .result import Result as Result

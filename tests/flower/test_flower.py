@@ -5,12 +5,13 @@ nodes that come and go.
 import re
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 import torch
 
 import bayesfed as bf
 from bayesfed.algorithms import evaluate_clients
-from bayesfed.errors import ArgumentError, CheckpointError, ClientError, DataError
+from bayesfed.errors import ArgumentError, CheckpointError, ClientError, DataError, PosteriorError
 from bayesfed.federated import fraction, load, rounds
 from bayesfed.flower.experiment import Experiment
 from bayesfed.flower.letters import Answer, Hello, Name, read_reply
@@ -102,6 +103,27 @@ def test_a_run_over_nodes_is_the_run_in_process_bit_for_bit(name, net, clients, 
     for left, right in zip(here, there, strict=True):
         assert tree_equal(left.state, right.state)
         assert figures(left) == figures(right)
+
+
+def test_a_regression_by_formula_needs_no_frame_but_made_up_ones(tmp_path):
+    columns = {"x": [-1.0, 0.0, 1.0, 0.0], "k": [*"abab"], "y": [0.4, 0.7, 2.1, 1.4]}
+    one = pd.DataFrame(columns)
+    frames = {name: one.sample(20, replace=True, random_state=k) for k, name in enumerate("pq")}
+    made = bf.running.prepared("y ~ x + k", {"p": one, "q": one[::-1]})
+    rows = {name: made.design.rows(frame, name) for name, frame in frames.items()}
+    pool, _ = pool_over(made.algorithm, rows, tmp_path)
+    here, there = (bf.run(made.algorithm, at, progress=False) for at in (rows, pool))
+    assert tree_equal(here.snapshot.state, there.snapshot.state)
+    fit = bf.running.Regression(made.design, made.model, there)
+    assert fit.table().equals(bf.running.Regression(made.design, made.model, here).table())
+    with pytest.raises(PosteriorError, match="memories.name. of a run in this process"):
+        fit.without("p").table()
+    with pytest.raises(DataError, match="'k': expected categories of the fit, found .'c'.; try"):
+        made.design.rows(one.assign(k="c"), "p")
+    with pytest.raises(
+        ArgumentError, match="pandas frames by site.*or running.prepared of made-up"
+    ):
+        bf.regression("y ~ x + k", pool)
 
 
 def test_the_pool_obeys_the_laws(tmp_path):

@@ -139,7 +139,7 @@ def test_secure_sums_give_the_same_posterior_and_nothing_by_site(found):
         if name != "k_hat":
             assert torch.allclose(result.posterior.constants[name], leaf, rtol=1e-5), name
     for memory in result.snapshot.memories.values():
-        with pytest.raises(PosteriorError, match="of a run without secure sums"):
+        with pytest.raises(PosteriorError, match="of a run in this process, without secure sums"):
             result.posterior.without(memory)
     with pytest.raises(UpdateError, match="at most 3 clients"):
         declared(CLIENTS | {"s3": CLIENTS["s0"]}, secure=3)

@@ -9,6 +9,7 @@ parties.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -27,22 +28,18 @@ LOWEST, AT_ONCE = -1e12, 4_000_000
 def many(density: Density, rows: int) -> Density:
     """Return the log density of a batch of points, ``(n, d) -> (n,)``.
 
-    It is the vectorised one where that agrees with single points, as far as two of them tell.
+    It is the vectorised one where that agrees with a single point, at the largest value.
     """
-
-    def each(batch: Tensor) -> Tensor:
-        return torch.stack([_tried(density, point) for point in batch])
-
     whole = vmap(density, chunk_size=max(1, AT_ONCE // max(rows, 1)))
-    checked = list[Density]()
 
     def values(batch: Tensor) -> Tensor:
-        if not checked:
-            checked.append(whole if _agree(whole, each, batch[:2]) else each)
-        try:
-            return checked[0](batch)
-        except SINGULAR:
-            return each(batch)
+        with suppress(RuntimeError, ValueError):
+            found = whole(batch)
+            best = int(sound(found).argmax())
+            alone = density(batch[best])
+            if torch.allclose(found[best], alone, rtol=1e-9, atol=1e-9, equal_nan=True):
+                return found
+        return torch.stack([_tried(density, point) for point in batch])
 
     return values
 
@@ -55,27 +52,20 @@ def _tried(density: Density, point: Tensor) -> Tensor:
         return torch.tensor(-torch.inf, dtype=torch.float64)
 
 
-def _agree(whole: Density, each: Density, batch: Tensor) -> bool:
-    try:
-        found = whole(batch)
-    except (RuntimeError, ValueError):
-        return False
-    return torch.allclose(found, each(batch), rtol=1e-9, atol=1e-9, equal_nan=True)
-
-
 def derivatives(density: Density, batch: Tensor, rows: int) -> tuple[Tensor, Tensor]:
     """Return gradients ``(n, d)`` and Hessians ``(n, d, d)`` at points. Reverse over reverse:
     forward mode through `linalg.solve` under `vmap` is wrong without a word.
     """
     first = grad(density)
     size = max(1, AT_ONCE // max(rows * batch.shape[1], 1))
-    both = vmap(lambda point: (first(point), jacrev(first)(point)), chunk_size=size)
+    both = vmap(jacrev(lambda point: (first(point),) * 2, has_aux=True), chunk_size=size)
     try:
-        found: tuple[Tensor, Tensor] = both(batch)
+        hessians, slopes = both(batch)
     except (RuntimeError, ValueError):
-        alone = [_alone(density, point) for point in batch]
-        found = torch.stack([g for g, _ in alone]), torch.stack([h for _, h in alone])
-    return found
+        slopes, hessians = map(
+            torch.stack, zip(*(_alone(density, at) for at in batch), strict=True)
+        )
+    return slopes, hessians
 
 
 def _alone(density: Density, point: Tensor) -> tuple[Tensor, Tensor]:
@@ -136,7 +126,7 @@ def importance(density: Density, question: Tree, counts: list[int], seed: int, r
     """
     where = proposed(question, counts, seed)
     found = many(density, rows)(torch.cat([question["centre"][:1], where]))
-    base, level = split(found[0])
+    base, level = split(found[0] if found[0].isfinite() else sound(found).max())
     return {"value": sound(found[1:] - base), "level": level}
 
 

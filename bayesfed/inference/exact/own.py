@@ -26,7 +26,8 @@ from bayesfed.data import Dataset
 from bayesfed.errors import PosteriorError
 from bayesfed.inference.exact import points
 from bayesfed.inference.exact.asking import AT_ONCE, sound
-from bayesfed.inference.exact.traced import Traced, level
+from bayesfed.inference.exact.placed import level
+from bayesfed.inference.exact.traced import Traced
 from bayesfed.trees import Tree
 
 # Nodes of one value; points of several.
@@ -97,9 +98,9 @@ class Inside:
 
     def log_rows(self, point: Tensor) -> Tensor:
         """Return the log density of the rows at shared values."""
-        total = self.traced.terms(self.rows, point, self.start)[self.free].sum()
-        for part in self.parts:
-            total = total + self.integrals(part, point).sum()
+        total = torch.stack([self.integrals(part, point).sum() for part in self.parts]).sum()
+        if len(self.free):
+            total = total + self.traced.terms(self.rows, point, self.start)[self.free].sum()
         return total
 
     def integrals(self, part: Part, point: Tensor) -> Tensor:
@@ -164,7 +165,8 @@ class Inside:
     def _values(self, part: Part, point: Tensor, own: Tensor) -> Tensor:
         """Return the log density of every group at its own values ``(G, k)``."""
         whole = self.start.scatter(0, part.places.reshape(-1), own.reshape(-1))
-        terms = self.traced.terms(self.rows, point, whole)
+        # Where a model has no density, it is 0.
+        terms = sound(self.traced.terms(self.rows, point, whole))
         return terms.new_zeros(len(own) + 1).index_add(0, part.member, terms)[:-1]
 
     def _frame(self, part: Part, point: Tensor) -> tuple[Tensor, Tensor]:

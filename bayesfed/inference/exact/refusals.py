@@ -1,10 +1,10 @@
 """Why a model cannot be used: its prior depends on rows, it does not run in 64 bits, what is
-observed cannot be, or a term is no sum over rows.
+observed cannot be, a term is no sum over rows, or it has no density where the search begins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,9 @@ from torch import Tensor
 from torch.distributions.constraints import Constraint
 from torch.overrides import TorchFunctionMode
 
+from bayesfed.data import Dataset
 from bayesfed.errors import PosteriorError
+from bayesfed.inference.exact.asking import LOWEST
 
 Nodes = Mapping[str, Mapping[str, Any]]
 
@@ -94,6 +96,43 @@ def check_observed(nodes: Nodes, others: Nodes) -> None:
             expected, hint = f"values in {supports[0]}", "such values, or another distribution"
             actual = f"{outside} of {inside.numel()} outside"
             raise PosteriorError(f"site {name!r}, observed", expected, actual, hint)
+
+
+def check_started(
+    levels: Tensor, runs: Iterable[Nodes], names: Iterable[str], whole: str, rows: Dataset | None
+) -> None:
+    """Check that a log density is finite at a starting point.
+
+    Parameters
+    ----------
+    levels
+        The log density at each, in two parts, ``(B, 2)``.
+    runs
+        Nodes of a run at each.
+    names
+        The sites that the log density is of.
+    whole
+        What is named where each of their terms is finite at a start.
+    rows
+        The site's rows, whose range is told.
+
+    Raises
+    ------
+    PosteriorError
+        If it is finite at none, with the site of the fewest terms that are not.
+    """
+    if bool((levels.sum(1) > LOWEST / 2).any()):
+        return
+    expected = f"a finite log density at one of {len(levels)} starting points"
+    hint = "a prior of values at which it is defined, or softplus(...) of what a log or root takes"
+    terms = [(~nodes[name]["log_prob"].isfinite(), name) for nodes in runs for name in names]
+    bad = [(int(out.sum()), out.numel(), f"site {name!r}") for out, name in terms if out.any()]
+    number, count, where = min(bad, default=(1, 1, whole))
+    actual = f"at best {number} of {count} terms without one"
+    for word, leaf in (("inputs", rows.inputs), ("targets", rows.targets)) if rows else ():
+        if leaf.numel():
+            actual += f", {word} from {float(leaf.min()):.3g} to {float(leaf.max()):.3g}"
+    raise PosteriorError(where, expected, actual, hint)
 
 
 def _bounds(support: Constraint) -> list[Tensor]:

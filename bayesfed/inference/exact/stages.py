@@ -11,7 +11,8 @@ leaf                      what
 ``mode/...``              modes found: centre, basis, level (log joint density)
 ``mix/...``               components of all proposals so far: centre, basis, number of points
 ``points``, ``value``     points of all importance rounds, log joint density at each
-``verdict``               status, k-hat, ESS, log evidence and its error
+``verdict``               status, k-hat, ESS, log evidence and its error; without a mode, the status
+                          and whether the density was not finite at values that were tried last
 ========================  ==========================================================================
 """
 
@@ -156,7 +157,8 @@ def _climbed(state: Tree, answer: Tree) -> Tree:
         return state | stacked([{name: one[name] for name in QUESTION} for one in starts])
     if not modes:
         code = weighing.FREE if "free" in state else weighing.NO_MODE
-        return state | {"stage": numbers(DONE, 0, 0), "verdict": numbers(code)}
+        edge = bool((answer["value"] < LOWEST / 2).any())
+        return state | {"stage": numbers(DONE, 0, 0), "verdict": numbers(code, edge)}
     best = _laplace(state, int(state["mode/level"].argmax()))
     start = steps.begun(best["centre"], best["basis"], steps.DAMPINGS)
     return state | stacked([start]) | {"stage": numbers(GAUSSIAN, 0, 0)}

@@ -17,74 +17,16 @@ import torch
 from pyro import poutine
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
-from torch.distributions import biject_to
 
 from bayesfed.data import Dataset
 from bayesfed.errors import PosteriorError
 from bayesfed.inference.exact.form import Form
+from bayesfed.inference.exact.placed import At, Slot, level
 from bayesfed.inference.exact.refusals import check_observed, depends, in_64_bits, no_sum
 from bayesfed.inference.variational.program import Runs, quiet_store
 from bayesfed.inference.variational.splitting import check_pairs, check_scales, twice_of
 from bayesfed.inference.variational.terms import as_raised, samples
 from bayesfed.trees import Tree
-
-
-class Slot(NamedTuple):
-    """Where a site is in the vector of all values: begin, end, unconstrained shape."""
-
-    begin: int
-    end: int
-    shape: tuple[int, ...]
-
-
-def level(value: float) -> Tensor:
-    """Return a vector of one value that is as long as any."""
-    return torch.tensor(value, dtype=torch.float64).expand(1 << 40)
-
-
-class At(Messenger):
-    """Give every latent site its part of a vector of unconstrained values, in the order of sites.
-
-    Parameters
-    ----------
-    point
-        The values of the shared sites, ``(d,)`` or more.
-    plate
-        Name of the plate of a client's own latents.
-    names
-        Sites that are a client's own without that plate.
-    own
-        The values of a client's own sites, ``(m,)`` or more.
-    """
-
-    def __init__(self, point: Tensor, plate: str, names: frozenset[str], own: Tensor) -> None:
-        super().__init__()
-        self.plate, self.names = plate, names
-        self.values = {False: point, True: own}
-        self.slots: dict[bool, dict[str, Slot]] = {False: {}, True: {}}
-        self.jacobians: Tree = {}
-
-    def _pyro_sample(self, msg: Any) -> None:
-        name, fn = msg["name"], msg["fn"]
-        if msg["is_observed"] or msg["value"] is not None or type(fn).__name__ == "_Subsample":
-            return
-        try:
-            transform = biject_to(fn.support)
-            shape = tuple(transform.inverse_shape(fn.shape()))
-        except NotImplementedError as problem:
-            expected, hint = "latents with a density on numbers", "summing it out in the model"
-            raise PosteriorError(f"site {name!r}", expected, type(fn).__name__, hint) from problem
-        frames = msg["cond_indep_stack"]
-        own = name in self.names or any(frame.name == self.plate for frame in frames)
-        slots, values = self.slots[own], self.values[own]
-        begin = max((slot.end for slot in slots.values()), default=0)
-        slots[name] = slot = Slot(begin, begin + torch.Size(shape).numel(), shape)
-        # A vector that is too short is one of other rows, which is said afterwards.
-        free = torch.zeros(shape)
-        if slot.end <= len(values):
-            free = values[slot.begin : slot.end].reshape(shape)
-        msg["value"] = transform(free)
-        self.jacobians[name] = transform.log_abs_det_jacobian(free, msg["value"])
 
 
 class Doubled(Messenger):
@@ -184,8 +126,11 @@ class Traced:
             observed, or the log density of the rows is no sum over them, with the cause if it is
             known.
         """
-        point, own = torch.linspace(-0.3, 0.4, self.size), level(0.2)
-        found = self.run(data, point, own)
+        own = level(0.2)
+        for point in looked(self.size):
+            found = self.run(data, point, own)
+            if all(leaf.isfinite() for leaf in found.densities.values()):
+                break
         wrong = {name for name, _ in found.slots.items() ^ self.slots.items()}
         known = {*self.prior, *self.observed, *self.others}
         if wrong := wrong or known ^ (found.densities.keys() - found.own.keys()):
@@ -194,7 +139,7 @@ class Traced:
         made = self.run(self.rows, point, own).densities
         twice = self.run(twice_of(data), point, own)
         for name in self.prior:
-            if not torch.allclose(found.densities[name], made[name], rtol=1e-6, atol=1e-9):
+            if not torch.allclose(found.densities[name], made[name], 1e-6, 1e-9, equal_nan=True):
                 raise depends(name, self.plate)
         for name in self.observed:
             if not torch.allclose(
@@ -202,7 +147,7 @@ class Traced:
             ):
                 before, after = ({name: run.nodes[name]} for run in (found, twice))
                 check_scales(before, after, len(data))
-                check_pairs(before, after, len(data))
+                check_pairs(before, after)
                 again = self.run(data, point, own).densities[name]
                 raise no_sum(name, drawn=bool(again != found.densities[name]))
 
@@ -223,6 +168,13 @@ class Run(NamedTuple):
         return {name: self.nodes[name]["value"] for name in names}
 
 
+def looked(size: int) -> list[Tensor]:
+    """Return points at which a model is looked at, until all its densities are finite at one."""
+    first = torch.linspace(-0.3, 0.4, size)
+    above = first.abs() + 0.5
+    return [first, -first, above, -above]
+
+
 def traced(model: Runs, form: Form, plate: str) -> Traced:
     """Look at a model: which sites it has, which of them are a client's own (under its plate, or as
     many as there are rows), and which of them rows enter.
@@ -241,25 +193,22 @@ def traced(model: Runs, form: Form, plate: str) -> Traced:
             for name, slot in shapes[0].items()
             if name in shapes[1] and slot.shape != shapes[1][name].shape
         )
-        point = torch.linspace(-0.3, 0.4, max((s.end for s in shapes[0].values()), default=0))
-        one, two, moved = (
-            _run(model, plate, part, point, grown, level(own))
-            for part, own in zip((*rows, rows[0]), (0.2, 0.2, 0.3), strict=True)
-        )
+        same = dict[str, list[bool]]()
+        for point in looked(max((s.end for s in shapes[0].values()), default=0)):
+            one, two, moved = (
+                _run(model, plate, part, point, grown, level(own))
+                for part, own in zip((*rows, rows[0]), (0.2, 0.2, 0.3), strict=True)
+            )
+            for name, value in one.densities.items():
+                if value.isfinite():
+                    same.setdefault(name, [_same(name, one, other) for other in (two, moved)])
+            if len(same) == len(one.densities):
+                break
     for name, node in one.nodes.items():
         if node["type"] == "param" and node["value"].requires_grad:
             expected, hint = "a model all of whose unknowns are sites", "pyro.sample, or a guide"
             raise PosteriorError(f"parameter {name!r}", expected, "one without a prior", hint)
-    still, fixed = (
-        frozenset(
-            name
-            for name, value in one.densities.items()
-            if name in other.densities
-            and one.nodes[name]["log_prob"].shape == other.nodes[name]["log_prob"].shape
-            and torch.allclose(value, other.densities[name], rtol=1e-9, atol=1e-12)
-        )
-        for other in (two, moved)
-    )
+    still, fixed = (frozenset(name for name in same if same[name][place]) for place in (0, 1))
     for name in one.slots:
         if name not in still & fixed:
             raise depends(name, plate)
@@ -271,6 +220,15 @@ def traced(model: Runs, form: Form, plate: str) -> Traced:
         raise PosteriorError("federated_svi, model", expected, [*one.densities], hint)
     prior = (still & fixed) - one.own.keys()
     return Traced(model, plate, one.slots, frozenset(one.own), prior, observed, others, rows[0])
+
+
+def _same(name: str, one: Run, other: Run) -> bool:
+    """Return whether a site has the same density in two runs."""
+    return (
+        name in other.densities
+        and one.nodes[name]["log_prob"].shape == other.nodes[name]["log_prob"].shape
+        and torch.allclose(one.densities[name], other.densities[name], rtol=1e-9, atol=1e-12)
+    )
 
 
 def _run(

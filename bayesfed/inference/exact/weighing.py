@@ -11,8 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from bayesfed.inference.exact.asking import LOWEST
+from bayesfed.inference.exact.placed import Slot
 from bayesfed.inference.exact.points import freedom
-from bayesfed.inference.exact.traced import Slot
 from bayesfed.trees import Tree
 
 # Largest k-hat of weights, and of weights times squares, and least share of effective points, of a
@@ -96,7 +97,8 @@ def trusted(alone: Verdict, found: Verdict, values: Tensor) -> bool:
     """
     if max(alone.k_hat, found.k_hat) > GOOD or alone.ess < EFFICIENT * len(alone.weights):
         return False
-    return not sparse(found.weights, values)
+    # Weights of points none of which has a density are even.
+    return found.log_evidence > LOWEST / 2 and not sparse(found.weights, values)
 
 
 def sparse(weights: Tensor, values: Tensor) -> bool:

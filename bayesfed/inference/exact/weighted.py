@@ -143,7 +143,8 @@ class Weighted:
         if status in WORDS[:2]:
             return ""
         if "points" not in self.state:
-            return f"its status is {status!r}"
+            edge = ", at an edge beyond which the density is not finite"
+            return f"its status is {status!r}" + (edge if self.state["verdict"][1:].any() else "")
         told = f"its status is {status!r} (k-hat {self.k_hat:.2f}, ESS {self.ess:.0f})"
         weights = self.verdict.weights
         leaves = {name: leaf.reshape(len(leaf), -1) for name, leaf in self.values.items()}
@@ -200,7 +201,7 @@ class Weighted:
         known = isinstance(memory, Mapping)
         if not known or not (found := self.kept({"": memory}, leaf)):
             expected = "what a site keeps of the importance rounds"
-            hint = "snapshot.memories[name] of a run without secure sums"
+            hint = "snapshot.memories[name] of a run in this process, without secure sums"
             actual = sorted(memory) if known else repr(memory)
             raise PosteriorError(f"posterior, {leaf}", expected, actual, hint)
         return found[""]

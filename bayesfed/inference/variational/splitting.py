@@ -91,7 +91,7 @@ def split_terms(
             expected, hint = "the same density at the same values", "a plate of rows, or no dropout"
             raise ArgumentError(f"site {name!r}", expected, "another one each time", hint)
         if alike:
-            check_pairs(group, double, len(data))
+            check_pairs(group, double)
             _check_sum(name, before, after, len(data))
             _check_sum(name, moved, _density(again.get(name, {})), len(data))
         (rows if observed else by_row).extend(group)
@@ -175,7 +175,7 @@ def check_scales(group: Group, double: Group, count: int) -> None:
             raise ArgumentError(f"site {name!r}, scale", expected, actual, hint)
 
 
-def check_pairs(group: Group, double: Group, count: int) -> None:
+def check_pairs(group: Group, double: Group) -> None:
     """Raise `ArgumentError` where each row has a density with each other one."""
     for name in group.keys() & double.keys():
         shapes = [

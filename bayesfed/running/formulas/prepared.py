@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from bayesfed.algorithms.federated_svi.recipe import federated_svi
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, needs
-from bayesfed.errors.checks import shown
+from bayesfed.errors.checks import ITSELF, checked, shown
 from bayesfed.federated import Algorithm
 from bayesfed.models.regression.design import Design
 from bayesfed.models.regression.families import Name
@@ -24,7 +24,7 @@ class Prepared:
     Parameters
     ----------
     design
-        How frames become rows.
+        How frames become rows: ``design.rows(frame, site)`` are those of any site's frame.
     model
         The Pyro model of these rows.
     clients
@@ -45,16 +45,22 @@ class Prepared:
         return federated_svi(self.model, least_rows=self.least_rows, secure=self.secure)
 
 
+@checked(data=ITSELF)
 def prepared(
     formula: str,
-    data: Mapping[str, Frame] | Frame,
-    family: Name,
-    site: str,
-    missing: Missing,
+    data: Mapping[str, Any] | Any,
+    family: Name = "normal",
+    site: str = "site",
+    missing: Missing = "refuse",
     least_rows: int | None = None,
     secure: int | None = None,
 ) -> Prepared:
     """Return a regression before its fit; parameters are those of `regression`.
+
+    It is how a regression runs where no process has all frames, as over Flower: everybody prepares
+    it from the same made-up frames. These have all sites and categories, and means and sds by which
+    the priors are scaled. A site's rows are then ``design.rows(frame, site)``, the method is
+    ``algorithm``, and ``Regression(design, model, result)`` reads the result.
 
     Raises
     ------
@@ -71,7 +77,7 @@ def prepared(
         frames = {str(name): part for name, part in data.groupby(site)}
     named = isinstance(frames, Mapping) and frames
     if not named or not all(isinstance(one, pandas.DataFrame) for one in frames.values()):
-        hint = "{'name': pandas.read_csv('name.csv'), ...}"
+        hint = "{'name': pandas.read_csv('name.csv'), ...}, or running.prepared of made-up frames"
         raise ArgumentError("regression, data", "pandas frames by site", shown(data), hint)
     tables = cast(Mapping[str, Frame], frames)
     design = Design.of(formula, family, site, missing, tables)

@@ -17,6 +17,7 @@ from bayesfed.federated import Fit, Kind, LocalOptions
 from bayesfed.inference.exact import asking, checking, points, stages
 from bayesfed.inference.exact.form import AXES, Form
 from bayesfed.inference.exact.own import inside
+from bayesfed.inference.exact.refusals import check_started
 from bayesfed.inference.exact.traced import doubled
 from bayesfed.keys import Key
 from bayesfed.trees import Shapes, Tree, under
@@ -102,7 +103,12 @@ class AnswerLocal:
             cost = own.cost if own else len(rows)
             if stage != stages.IMPORTANCE:
                 smooth = stage == stages.GAUSSIAN
-                return Fit(asking.reply(density, message, smooth, cost), memory, info)
+                answer = asking.reply(density, message, smooth, cost)
+                if stage == stages.MODE:
+                    at = own.start if own else None
+                    runs = (made.run(rows, start, at).nodes for start in message["centre"])
+                    check_started(answer["level"], runs, made.observed, "own latents", rows)
+                return Fit(answer, memory, info)
             seed, counts = stages.seed(int(message["stage"][1])), checking.counts(message)
             answer = asking.importance(density, message, counts, seed, cost)
             kept = {

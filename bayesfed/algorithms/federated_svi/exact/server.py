@@ -18,6 +18,7 @@ from bayesfed.inference.exact import asking, checking, stages
 from bayesfed.inference.exact.at_values import beside
 from bayesfed.inference.exact.drawn import spread
 from bayesfed.inference.exact.form import Form
+from bayesfed.inference.exact.refusals import check_started
 from bayesfed.inference.exact.traced import doubled
 from bayesfed.trees import Tree, under
 
@@ -96,17 +97,20 @@ class AnswerServer:
             if stage == stages.IMPORTANCE:
                 seed = stages.seed(int(state["stage"][1]))
                 where = asking.proposed(state, checking.counts(state), seed)
-                prior = asking.many(made.log_prior, 1)(where)
+                prior, values = asking.many(made.log_prior, 1)(where), partial(beside, made)
                 if stages.TRAIL in state:
-                    state = state | checking.checked(
-                        state, total, prior, seed, partial(beside, made)
-                    )
+                    state = state | checking.checked(state, total, prior, seed, values)
                     state = state | {"stage": stages.numbers(stages.DONE, 1, 0)}
                 else:
-                    state = stages.told(state, total, prior, partial(beside, made))
+                    state = stages.told(state, total, prior, values)
             else:
                 own = asking.reply(made.log_prior, state, stage == stages.GAUSSIAN, 1)
-                state = stages.told(state, {name: total[name] + own[name] for name in total})
+                total = {name: total[name] + own[name] for name in total}
+                if stage == stages.MODE:
+                    runs = (made.run(made.rows, start).nodes for start in state["centre"])
+                    names, whole = sorted(made.prior), "sum over sites"
+                    check_started(total["level"], runs, names, whole, None)
+                state = stages.told(state, total)
         return state, _info(state)
 
     def _fitted(self, state: Tree, answers: Update) -> tuple[Tree, Info]:

@@ -180,7 +180,26 @@ def coin(most=3, cast=torch.Tensor.float, family=lambda at: dist.Bernoulli(logit
     return run({"s0": data[(labels < most).nonzero()[:, 0]]}, model)
 
 
+def logged(inputs, targets=None, centre=0.0, inside=lambda at: at):
+    """State rows by a logarithm, over inputs of which the half are negative."""
+    a = pyro.sample("a", dist.Normal(torch.tensor(centre), 1.0))
+    b = pyro.sample("b", dist.Normal(torch.tensor(0.0), 1.0))
+    with pyro.plate("rows", len(inputs)):
+        mean = inside(a + 9 * b * inputs[:, 0]).log()
+        pyro.sample("y", dist.Normal(mean, 1.0), obs=targets)
+
+
 CASES = [
+    (
+        lambda: run(CLIENTS, logged),
+        "a prior of values at which it is defined",
+        lambda: run(CLIENTS, functools.partial(logged, centre=30.0)),
+    ),
+    (
+        lambda: run(CLIENTS, logged),
+        "softplus(...) of what a log or root takes",
+        lambda: run(CLIENTS, functools.partial(logged, inside=torch.nn.functional.softplus)),
+    ),
     (coin, "such values", lambda: coin(2)),
     (coin, "or another distribution", lambda: coin(family=lambda at: dist.Poisson(at.exp()))),
     (
@@ -240,7 +259,7 @@ CASES = [
     (lambda: short().posterior.verdict, "without rounds=", lambda: done().posterior.verdict),
     (
         lambda: done().posterior.without({}),
-        "snapshot.memories[name] of a run without secure sums",
+        "snapshot.memories[name] of a run in this process, without secure sums",
         lambda: done().posterior.without(done().snapshot.memories["s0"]).k_hat,
     ),
     (

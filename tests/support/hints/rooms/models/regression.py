@@ -134,6 +134,11 @@ CASES = [
         "{'name': pandas",
         lambda: made("y ~ x"),
     ),
+    (
+        lambda: bf.regression("y ~ x", bf.federated.InProcess({})),
+        "or running.prepared of made-up frames",
+        lambda: bf.running.prepared("y ~ x", {"a": FRAME[:4]}).design.rows(FRAME, "a"),
+    ),
     (lambda name: fitted().without(name), "c"),
     (lambda: some("y ~ C(grade)"), "without C(...)", lambda: some("y ~ grade")),
 ]
