@@ -5,6 +5,7 @@ unpacked again.
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,15 @@ def unpack(file: Path, folder: Path) -> int:
         if not (folder / line["name"]).exists():
             _write(folder / line["name"], line["run"])
     return len(lines)
+
+
+def commit() -> str:
+    """Return the commit that runs, marked where code or settings were changed since."""
+    found, changed = (
+        subprocess.run(["git", *said.split()], capture_output=True, text=True, check=True).stdout
+        for said in ("describe --always", "diff --name-only HEAD -- *.py *.toml")
+    )
+    return found.strip() + "-dirty" * bool(changed)
 
 
 def _write(file: Path, content: dict[str, Any]) -> None:
