@@ -86,7 +86,7 @@ def scored(found: Tensor, wanted: Tensor) -> dict[str, float]:
     made = dict[str, float]()
     for name, of in (("accuracy", _right), ("Matthews", _matthews)):
         made[name] = float(of(found, wanted))
-        made[f"its se, {name}"] = float(of(found[drawn], wanted[drawn]).std())
+        made[f"se of {name}"] = float(of(found[drawn], wanted[drawn]).std())
     return made
 
 
