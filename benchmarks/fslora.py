@@ -7,6 +7,8 @@
     python benchmarks/fslora.py --only small [--check]
     # what adapters can gain: `parts/fslora/ceilings.py`
     python benchmarks/fslora.py --data FOLDER --only ceilings [--check]
+    # the default on tasks of GLUE: `parts/fslora/glue.py`
+    python benchmarks/fslora.py --data FOLDER --only glue
     # Bayesian adapters: `parts/fslora/bayesian.py`
     python benchmarks/fslora.py --data FOLDER --only bayesian [--check | --search]
 
@@ -114,7 +116,7 @@ def main() -> int:
         type=Path,
         help="default: results/fslora, of the part bayesian results/bayesian_lora",
     )
-    add_only(parser, (), aside=["small", "ceilings", "bayesian"])
+    add_only(parser, (), aside=["small", "ceilings", "bayesian", "glue"])
     options = parser.parse_args()
     if options.only:
         if options.data is None and options.only != ["small"]:

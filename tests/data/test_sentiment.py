@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -142,8 +143,16 @@ def test_texts_need_a_label_each():
         Texts(["one"], torch.tensor([-1]), ["a"])
     with pytest.raises(DataError, match="integers from 0"):
         Texts(["one"], torch.tensor([0.5]), ["a"])
-    with pytest.raises(DataError, match=r"blank ones in rows \[1\]"):
-        Texts(["one", "\t"], torch.tensor([0, 1]), ["a", "a"])
+    with pytest.raises(DataError, match="a tensor, an array or a frame, found a list"):
+        Texts(["one"], [0], ["a"])
+    assert Texts(["one"], np.array([1]), ["a"]).labels.tolist() == [1]
+
+
+@pytest.mark.parametrize("second", ["\t", ("two",), ("a", "\t"), ("a", float("nan")), None, ["a"]])
+def test_texts_are_all_single_or_all_pairs_with_words(second):
+    first = ("a", "b") if isinstance(second, tuple) else "one"
+    with pytest.raises(DataError, match=r"or tuples of two for pairs, found others in rows \[1\]"):
+        Texts([first, second], torch.tensor([0, 1]), ["a", "a"])
 
 
 def test_splits_are_of_every_class_and_domain_and_the_keys_own():

@@ -3,6 +3,7 @@ MiniLM.
 """
 
 import copy
+import json
 import re
 import socket
 import sys
@@ -103,6 +104,46 @@ def adapted(rank=4, **settings):
 
 
 # Tokens
+
+
+@pytest.fixture
+def sided(other):
+    """A tokenizer that tells the second text of a pair from the first."""
+    file = other / "tokenizer_config.json"
+    names = ["input_ids", "token_type_ids", "attention_mask"]
+    file.write_text(json.dumps({**json.loads(file.read_text()), "model_input_names": names}))
+    return other
+
+
+def moved(net, data):
+    """Train adapters by `fs_lora`; return whether those of every layer moved."""
+    parts = dict(zip("ab", bf.iid(len(data), 2, KEY), strict=True))
+    work = bf.Training(2, 4, bf.Adam(1e-2))
+    algorithm = bf.fs_lora(net, [2, 1], bf.fixed(["a", "b"], 2), training=work)
+    found = bf.run(algorithm, bf.federate(data, parts), rounds=2).model.parameters
+    return all(found[f"{name}.lora_b"].any() for name in adapters(net))
+
+
+def test_pairs_become_ids_masks_and_sides_and_train_adapters(sided, tmp_path):
+    texts = sentences(8)
+    pairs = Texts(
+        list(zip(texts.texts, reversed(texts.texts), strict=True)), texts.labels, texts.domains
+    )
+    found, again = (bf.data.tokenised(pairs, sided, length=8, cache=tmp_path) for _ in range(2))
+    short = Texts([("good film", "bad"), ("a", "the plot")], torch.tensor([0, 1]), ["x", "x"])
+    assert bf.data.tokenised(short, sided, length=8).inputs.tolist() == [
+        [[2, 4, 6, 3, 5, 3, 0, 0], [1, 1, 1, 1, 1, 1, 0, 0], [0, 0, 0, 0, 1, 1, 0, 0]],
+        [[2, 9, 3, 8, 7, 3, 0, 0], [1, 1, 1, 1, 1, 1, 0, 0], [0, 0, 0, 1, 1, 1, 0, 0]],
+    ]
+    assert again.inputs.equal(found.inputs)
+    net = adapted()
+    ids, mask, sides = found.inputs.unbind(1)
+    states = net.encoder(ids, mask, token_type_ids=sides).last_hidden_state
+    pooled = (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+    assert torch.allclose(net(found.inputs), net.classifier(pooled), atol=1e-6)
+    assert moved(net, found)
+    with pytest.raises(ArgumentError, match="more than the 3 tokens added"):
+        bf.data.tokenised(pairs, sided, length=3)
 
 
 def test_texts_become_ids_and_masks(folder):

@@ -187,3 +187,19 @@ def test_the_records_of_images_are_of_the_settings_and_say_what_the_page_says(
     assert all([*images.ranks_matter(found), *images.leads(found), *images.near(aside)])
     # FFA-LoRA, all of whose clients train rank 64, is 0.1 points behind.
     assert images.equal_bytes(found | longer) == [True]
+
+
+def test_the_records_of_glue_are_of_the_settings_and_say_what_the_page_says(recorded, tmp_path):
+    runs = tmp_path / "glue" / "runs"
+    read = recorded("fslora", tmp_path / "other")[2]
+    kept.unpack(BENCHMARKS / "records" / "fslora_glue.jsonl", runs)
+    glue = importlib.import_module("parts.fslora.glue")
+    points = {}
+    for task, rows in (("SST-2", 872), ("CoLA", 1043)):
+        bench = glue.bench_of(task, None, tmp_path)
+        bench.tasks["only"] = SimpleNamespace(test=SimpleNamespace(data=range(rows)))
+        found = {case: glue.chosen(bench, case) for case in bench.document["cases"]}
+        glue.shown(task, found)
+        for case, made in found.items():
+            points[task, case] = [glue.measured(run, glue.FORMS[task].score) for run in made]
+    assert {file.name for file in runs.iterdir()} == set(read)

@@ -238,7 +238,7 @@ def _numbers(
     hint = (
         "dropping or imputing empty cells, as pandas.read_csv(path).dropna() does"
         if empty
-        else "columns=[...] without it, or encoding it"
+        else "columns=[...] without it, or encoding it; for texts, tokenised(Texts(...), ...)"
     )
     if 0 < empty < len(bad):
         hint += ", and columns=[...] without texts"

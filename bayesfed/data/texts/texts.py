@@ -29,6 +29,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from bayesfed.data.arrays import as_tensor
 from bayesfed.data.partition import held_out
 from bayesfed.errors import ArgumentError, DataError
 from bayesfed.errors.checks import Role, checked
@@ -37,28 +38,30 @@ from bayesfed.keys import Key
 
 @dataclass(frozen=True)
 class Texts:
-    """N texts, each with a class label and the name of its domain.
+    """N texts or pairs of texts, each with a class label and the name of its domain.
 
     Parameters
     ----------
     texts
-        N strings, none of them blank.
+        N strings, or N tuples of two, none of them blank.
     labels
-        Class labels ``(N,)``, integers from 0.
+        Class labels ``(N,)``, integers from 0: a tensor, an array or a series.
     domains
         N names of domains, for partitions.
 
     Raises
     ------
     DataError
-        If the lengths differ, a text is blank, or labels are not integers from 0.
+        If the lengths differ, rows are not all texts or all pairs, a text is blank, or labels are
+        no tensor, array or series of integers from 0.
     """
 
-    texts: Sequence[str]
+    texts: Sequence[str] | Sequence[tuple[str, str]]
     labels: Tensor
     domains: Sequence[str]
 
     def __post_init__(self) -> None:
+        vars(self).update(labels=as_tensor(self.labels, "Texts labels"))
         lengths = (
             len(self.texts),
             len(self.labels) if self.labels.ndim == 1 else -1,
@@ -73,9 +76,18 @@ class Texts:
             )
         if self.labels.is_floating_point() or (self.labels.numel() and int(self.labels.min()) < 0):
             raise DataError("Texts labels", "integers from 0", self.labels[:5], "labels.long()")
-        if blank := [row for row, text in enumerate(self.texts) if not text.strip()]:
+        rows = [text if isinstance(text, tuple) else (text,) for text in self.texts]
+        width = min(len(rows[0]), 2) if rows else 1
+        if others := [
+            number
+            for number, row in enumerate(rows)
+            if len(row) != width or not all(isinstance(one, str) and one.strip() for one in row)
+        ]:
             raise DataError(
-                "Texts", "texts with words", f"blank ones in rows {blank[:5]}", "leaving them out"
+                "Texts",
+                "texts with words, or tuples of two for pairs",
+                f"others in rows {others[:5]}",
+                "leaving them out, list(zip(first, second)) for pairs",
             )
 
     def __len__(self) -> int:

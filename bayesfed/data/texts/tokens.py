@@ -1,8 +1,9 @@
 """Texts as tokens: truncated and padded to one length, and cached on disk.
 
 The input of a row is an integer matrix ``(2, L)``: token ids, and below them the mask, 1 for tokens
-and 0 for padding. A `Dataset` of tokens thus works like any other with samplers, partitions and
-pools; `bayesfed.models.nets.text` has the networks that read it.
+and 0 for padding; of a pair of texts ``(3, L)``, with 1 for tokens of the second. A `Dataset` of
+tokens thus works like any other with samplers, partitions and pools; `bayesfed.models.nets.text`
+has the networks that read it.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ _KINDS = (".json", ".txt", ".model", ".tiktoken", ".jinja")
 def tokenised(
     texts: Texts, tokenizer: str | Path, *, length: int = 64, cache: str | Path | None = None
 ) -> Dataset:
-    """Return a data set of tokens: integer inputs ``(N, 2, length)`` with the labels and domains of
-    the texts.
+    """Return a data set of tokens: integer inputs ``(N, 2, length)``, of pairs ``(N, 3, length)``,
+    with the labels and domains of the texts.
 
     Parameters
     ----------
@@ -76,7 +77,7 @@ def tokenised(
     file = Path(cache) / f"tokens-{_digest(texts.texts, folder, length)}.safetensors"
     if file.is_file():
         try:
-            return Dataset(_kept(file, (len(texts), 2, length)), texts.labels, domains=domains)
+            return Dataset(_kept(file, (len(texts), length)), texts.labels, domains=domains)
         except ValueError as problem:
             text = complain(
                 str(file),
@@ -90,8 +91,10 @@ def tokenised(
     return Dataset(inputs, texts.labels, domains=domains)
 
 
-def _tokens(texts: Sequence[str], folder: Path, length: int) -> Tensor:
-    """Return the tokens of the texts ``(N, 2, length)``."""
+def _tokens(texts: Sequence[str | tuple[str, ...]], folder: Path, length: int) -> Tensor:
+    """Return the tokens of the texts ``(N, 2, length)``, of pairs ``(N, 3, length)``, if the
+    tokenizer tells the second text from the first.
+    """
     tokenizers = needs("transformers", "lora")
     loaded = offline(
         "a tokenizer",
@@ -104,24 +107,26 @@ def _tokens(texts: Sequence[str], folder: Path, length: int) -> Tensor:
         raise DataError(
             str(folder), "a tokenizer with a token for padding", "one without", "a pad_token there"
         )
-    if length <= (added := loaded.num_special_tokens_to_add()):
+    pairs = [text for text in texts if isinstance(text, tuple)]
+    if length <= (added := loaded.num_special_tokens_to_add(pair=bool(pairs))):
         raise ArgumentError(
             "tokenised, length", f"more than the {added} tokens added to a text", length, "64"
         )
     made = loaded(
-        list(texts),
+        *([*column] for column in (zip(*pairs, strict=True) if pairs else (texts,))),
         padding="max_length",
         truncation=True,
         max_length=length,
         padding_side="right",
         return_tensors="np",
     )
+    rows = ["input_ids", "attention_mask", *(["token_type_ids"] if pairs else [])]
     return torch.from_numpy(
-        np.stack([made["input_ids"], made["attention_mask"]], axis=1).astype(np.int64)
+        np.stack([made[name] for name in rows if name in made], axis=1).astype(np.int64)
     )
 
 
-def _digest(texts: Sequence[str], folder: Path, length: int) -> str:
+def _digest(texts: Sequence[str | tuple[str, ...]], folder: Path, length: int) -> str:
     """Return a digest of everything that the tokens depend on."""
     files = sorted(path for path in folder.iterdir() if path.suffix in _KINDS)
     settings = {
@@ -165,7 +170,7 @@ def _kept(file: Path, shape: tuple[int, ...]) -> Tensor:
         raise ValueError(problem) from problem
     if (
         inputs.dtype != torch.int64
-        or inputs.shape != shape
+        or inputs.shape[::2] != shape
         or digest(inputs.numpy().tobytes()) != written
     ):
         raise ValueError("other bytes")

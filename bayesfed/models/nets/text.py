@@ -3,7 +3,7 @@
     net = text_classifier(minilm_folder(), 2, key)
     net = lora(net, 64, key, where=query_value, head=["classifier"])
 
-Inputs are tokens ``(B, 2, L)`` as returned by `bayesfed.data.tokenised`.
+Inputs are tokens ``(B, 2, L)``, of pairs ``(B, 3, L)``, as returned by `bayesfed.data.tokenised`.
 
 References
 ----------
@@ -28,18 +28,19 @@ from bayesfed.models.nets.building_blocks import initialised
 
 # Rows of similar length that are run together without gradients, since padding costs time.
 _CHUNK = 64
+_ROWS = ("input_ids", "attention_mask", "token_type_ids")
 _QUERY_VALUE = ("query", "value", "q_proj", "v_proj", "q_lin", "v_lin")
 
 
 class TextClassifier(nn.Module):
-    """Logits ``(B, C)`` of tokens ``(B, 2, L)``: a linear layer on the mean of an encoder's last
-    states.
+    """Logits ``(B, C)`` of tokens ``(B, 2, L)``, of pairs ``(B, 3, L)``: a linear layer on the mean
+    of an encoder's last states.
 
     Parameters
     ----------
     encoder
-        Called with `input_ids` and `attention_mask`, ``(B, L)``; returns an object with
-        `last_hidden_state`, ``(B, L, width)``. Not copied.
+        Called with `input_ids` and `attention_mask`, ``(B, L)``, and of pairs `token_type_ids`;
+        returns an object with `last_hidden_state`, ``(B, L, width)``. Not copied.
     classifier
         Linear layer from the encoder's width to C.
     """
@@ -65,11 +66,15 @@ class TextClassifier(nn.Module):
     def _pooled(self, tokens: Tensor) -> Tensor:
         used = tokens[:, 1].any(0).nonzero()
         tokens = tokens[:, :, : int(used.max()) + 1 if len(used) else 1]
-        ids, mask = tokens.unbind(1)
-        states = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
-        weights = mask[..., None].to(states)
+        states = self.encoder(**by_name(tokens)).last_hidden_state
+        weights = tokens[:, 1, :, None].to(states)
         pooled: Tensor = (states * weights).sum(1) / weights.sum(1).clamp(min=1)
         return pooled
+
+
+def by_name(tokens: Tensor) -> dict[str, Tensor]:
+    """Return the rows of tokens as an encoder's arguments."""
+    return dict(zip(_ROWS, tokens.unbind(1), strict=False))
 
 
 @checked()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ class Bench:
     workers: int
     held_out: bool = False
     tasks: dict[str, Task] = field(default_factory=dict)
+    make: Callable[..., Task] = task
 
     def settings(self, case: str, own: Settings) -> dict[str, Any]:
         """Return all settings of a case."""
@@ -47,18 +48,19 @@ class Bench:
     def task(self) -> Task:
         """Texts and network, made when first asked for."""
         if not self.tasks:
-            self.tasks["only"] = task(
+            self.tasks["only"] = self.make(
                 self.base, self.data, self.out / "cache", held_out=self.held_out
             )
         return self.tasks["only"]
 
     def runs(self, case: str, **own: Any) -> list[Finished]:
         """Return a case's runs, one a seed."""
+        return [self.run(case, seed, **own) for seed in self.seeds]
+
+    def run(self, case: str, seed: int, **own: Any) -> Finished:
+        """Return a case's run of a seed."""
         settings = self.settings(case, own)
-        return [
-            finished(case, settings, seed, self.task, self.out / self.scale, self.workers)
-            for seed in self.seeds
-        ]
+        return finished(case, settings, seed, self.task, self.out / self.scale, self.workers)
 
     def mean(self, case: str, **own: Any) -> float:
         """Return accuracy in per cent, over domains, last scores and seeds."""

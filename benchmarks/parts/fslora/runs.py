@@ -16,21 +16,24 @@ from typing import Any
 import torch
 from parts.fslora.sentiment_task import Task, last_output
 from parts.shared.curves import Curve
-from parts.shared.kept import kept
+from parts.shared.kept import commit, kept
 from torch import nn
 from tqdm import tqdm
 
 import bayesfed as bf
 from bayesfed.compress import Coded, TopK
 from bayesfed.federated.core.algorithm import Algorithm
-from bayesfed.federated.engine.metrics import score
 from bayesfed.federated.engine.reports import bits
 from bayesfed.federated.engine.round_loop import rounds
 from bayesfed.models.adapters.lora import adapters, resized
 from bayesfed.models.costs import costs
 
 Settings = Mapping[str, Any]
-WHERE = {"queries and values": bf.models.query_value, "last output": last_output}
+WHERE = {
+    "queries and values": bf.models.query_value,
+    "last output": last_output,
+    "linear layers": bf.models.linear_weights,
+}
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ def finished(
 
 def _made(name: str, settings: Settings, seed: int, task: Task, workers: int) -> dict[str, Any]:
     clients = parts(settings, seed, task)
-    algorithm, tests = recipe(settings, seed, task.net, sorted(clients)), task.test.parts()
+    algorithm, scores = recipe(settings, seed, task.net, sorted(clients)), dict[str, float]()
     count = settings["rounds"] * settings.get("longer", 1)
     up, down, client_s, taken, found = 0.0, 0.0, 0.0, 0.0, list[list[float]]()
     with (
@@ -98,16 +101,17 @@ def _made(name: str, settings: Settings, seed: int, task: Task, workers: int) ->
             taken += report.seconds
             number = report.snapshot.round
             if not number % settings["every"] or number == count:
-                accuracies = [score(report.model, data) for data in tests.values()]
-                found.append([number, up, down, *accuracies])
-                bar.set_postfix(accuracy=f"{statistics.mean(accuracies):.4f}")
+                scores = task.scores(report.model)
+                found.append([number, up, down, *scores.values()])
+                bar.set_postfix(scores, refresh=False)
             bar.update()
     # With workers clients overlap, and what is left is not the server's.
     server_s = taken - client_s if not workers else float("nan")
     return {
         "case": name,
         "settings": dict(settings),
-        "domains": list(tests),
+        "commit": commit(),
+        "domains": list(scores),
         "rows": found,
         "client_s": client_s,
         "server_s": server_s,

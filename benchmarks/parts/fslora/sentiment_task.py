@@ -9,7 +9,7 @@ last column, and the network is what is from there on. Logits are those of the w
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,10 @@ from tqdm import tqdm
 
 import bayesfed as bf
 from bayesfed.data import by_domain
-from bayesfed.models.nets.text import TextClassifier
+from bayesfed.federated.engine.metrics import score
+from bayesfed.models.nets.text import TextClassifier, by_name
 
+Model = Callable[[Tensor], Tensor]
 _CHUNK = 64
 
 
@@ -52,11 +54,10 @@ class Tail(nn.Module):
             states = out[0] if isinstance(out, tuple) else out
         return _logits(self.classifier, states, mask)
 
-    def below(self, whole: TextClassifier, ids: Tensor, mask: Tensor) -> Tensor:
+    def below(self, whole: TextClassifier, tokens: Tensor) -> Tensor:
         """Return the states that come in, ``(B, L, width)``."""
-        found: Tensor = whole.encoder(
-            input_ids=ids, attention_mask=mask, output_hidden_states=True
-        ).hidden_states[-1 - len(self.layers)]
+        states = whole.encoder(**by_name(tokens), output_hidden_states=True).hidden_states
+        found: Tensor = states[-1 - len(self.layers)]
         return found
 
 
@@ -81,14 +82,14 @@ class Output(nn.Module):
             self.classifier, self.output(states[..., :-width], states[..., -width:]), mask
         )
 
-    def below(self, whole: TextClassifier, ids: Tensor, mask: Tensor) -> Tensor:
+    def below(self, whole: TextClassifier, tokens: Tensor) -> Tensor:
         """Return the states that come in, ``(B, L, 4 width + width)``."""
         found = list[Tensor]()
         hook = self.output.register_forward_pre_hook(
             lambda module, given: found.append(torch.cat(given, -1))
         )
         try:
-            whole.encoder(input_ids=ids, attention_mask=mask)
+            whole.encoder(**by_name(tokens))
         finally:
             hook.remove()
         return found[0]
@@ -125,6 +126,10 @@ class Task:
     net: nn.Module
     train: Rows
     test: Rows
+
+    def scores(self, model: Model) -> dict[str, float]:
+        """Return what a model is scored by: its accuracy on the test rows of each domain."""
+        return {name: score(model, data) for name, data in self.test.parts().items()}
 
 
 def last_output(name: str, module: nn.Module) -> bool:
@@ -163,7 +168,7 @@ def task(settings: dict[str, Any], folder: Path, cache: Path, *, held_out: bool 
         data = (
             tokens
             if top is None
-            else bf.Dataset(_states(whole, tokens.inputs, top, cache, name), tokens.targets)
+            else bf.Dataset(states_of(whole, tokens.inputs, top, cache, name), tokens.targets)
         )
         rows.append(Rows(data, chosen.domains))
     return Task(whole if top is None else top, rows[0], rows[1])
@@ -182,7 +187,7 @@ def _layers(whole: TextClassifier) -> nn.ModuleList:
 
 
 @torch.no_grad()
-def _states(
+def states_of(
     whole: TextClassifier, tokens: Tensor, top: Tail | Output, cache: Path, name: str
 ) -> Tensor:
     """Return the states that come into the top, their masks in the last column, from the cache if
@@ -194,15 +199,15 @@ def _states(
     file = cache / f"states_{digest}.safetensors"
     if file.exists():
         return load_file(file)["states"]
-    ids, mask = tokens.unbind(1)
-    width = top.below(whole, ids[:1], mask[:1]).shape[-1]
-    states = torch.zeros(*ids.shape, width + 1)
+    mask = tokens[:, 1]
+    width = top.below(whole, tokens[:1]).shape[-1]
+    states = torch.zeros(*mask.shape, width + 1)
     states[..., -1] = mask.float()
     for part in tqdm(
         mask.sum(1).argsort().split(_CHUNK), f"frozen layers, {name} rows", unit="batch"
     ):
         used = int(mask[part].sum(1).max())
-        states[part, :used, :width] = top.below(whole, ids[part, :used], mask[part, :used])
+        states[part, :used, :width] = top.below(whole, tokens[part, :, :used])
     largest = (top(states[:_CHUNK]) - whole(tokens[:_CHUNK])).abs().max()
     if not largest < 1e-4:
         raise RuntimeError(

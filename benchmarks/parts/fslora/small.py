@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,11 @@ def small(bench: Images) -> list[bool]:
         [case, *(f"{found[task, case]:.2f}" for task in tasks)] for case in cases
     ]
     print(f"\nthe default, {len(bench.seeds)} seeds\n\n" + table(["method", *tasks], rows) + "\n")
+    return ahead(found, tasks)
+
+
+def ahead(found: Mapping[tuple[str, str], float], tasks: Sequence[str]) -> list[bool]:
+    """Print by how many points the default is ahead of each rival; return which targets are met."""
     lines = []
     for rival in RIVALS:
         leads = {task: found[task, DEFAULT] - found[task, rival] for task in tasks}

@@ -52,6 +52,15 @@ def unpack(file: Path, folder: Path) -> int:
     return len(lines)
 
 
+def commit() -> str:
+    """Return the commit that runs, marked where code or settings were changed since."""
+    found, changed = (
+        subprocess.run(["git", *said.split()], capture_output=True, text=True, check=True).stdout
+        for said in ("describe --always", "diff --name-only HEAD -- *.py *.toml")
+    )
+    return found.strip() + "-dirty" * bool(changed)
+
+
 def _write(file: Path, content: dict[str, Any]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_suffix(".part")

@@ -8,13 +8,13 @@ import argparse
 import json
 import math
 import statistics
-import subprocess
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from parts.shared.kept import commit
 from parts.shared.settings import resolved, settings_of
 from parts.shared.targets import at_least, target
 from parts.sparse.tasks import TASKS, Task
@@ -238,10 +238,5 @@ def algorithm(made: Made, net: torch.nn.Module, method: str, rounds: int) -> Alg
 
 def record(row: Row, settings: Settings) -> None:
     """Append a run to the records, with its settings and the commit."""
-    commit, changed = (
-        subprocess.run(["git", *said.split()], capture_output=True, text=True, check=True).stdout
-        for said in ("describe --always", "diff --name-only HEAD -- *.py *.toml")
-    )
-    commit = commit.strip() + "-dirty" * bool(changed)
     with RECORDS.open("a") as file:
-        file.write(json.dumps(row._asdict() | {"settings": settings, "commit": commit}) + "\n")
+        file.write(json.dumps(row._asdict() | {"settings": settings, "commit": commit()}) + "\n")

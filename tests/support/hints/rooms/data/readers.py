@@ -12,7 +12,14 @@ from PIL import Image
 from torch.utils.data import TensorDataset
 
 import bayesfed as bf
-from bayesfed.data import from_hugging_face, from_image_folder, from_npz, from_torch, tokenised
+from bayesfed.data import (
+    Texts,
+    from_hugging_face,
+    from_image_folder,
+    from_npz,
+    from_torch,
+    tokenised,
+)
 from tests.data.test_cifar import write_cifar10
 from tests.data.test_other_libraries import Split
 from tests.support.hints.rooms.data.texts import TEXTS, tokenizer
@@ -265,6 +272,11 @@ CASES = [
         lambda: csv("x,z,y\n1,red,a\n"),
         "columns=[...] without it",
         lambda: csv("x,z,y\n1,red,a\n", columns=["x"]),
+    ),
+    (
+        lambda: csv("x,z,y\na film,a plot,0\n"),
+        "tokenised(Texts(...), ...)",
+        lambda: tokenised(Texts([("a film", "a plot")], torch.tensor([0]), ["x"]), tokenizer()),
     ),
     # Data sets of other libraries.
     (

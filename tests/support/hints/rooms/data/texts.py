@@ -95,6 +95,11 @@ CASES = [
     (lambda: texts(labels=(0.0, 1.0)), "labels.long()", texts),
     (lambda: texts(("a", " ")), "leaving them out", lambda: texts(["a"], [0], ["x"])),
     (
+        lambda: texts([["a", "b"], ["c", "d"]]),
+        "list(zip(first, second))",
+        lambda: texts(list(zip(["a", "c"], ["b", "d"], strict=True))),
+    ),
+    (
         lambda: bf.data.sentiment(tempfile.mkdtemp(), domains=["books"]),
         "['movies', 'tweets']",
         rated,
