@@ -1,18 +1,13 @@
-"""Runs of `cifar10.py`: a case once, with bytes, accuracies and costs by round, and its record."""
+"""Runs of `cifar10.py`: a case once, with bytes, accuracies and costs by round."""
 
 from __future__ import annotations
 
-import json
-import subprocess
 import time
 import warnings
-from collections.abc import Mapping
 from itertools import accumulate
-from pathlib import Path
-from typing import Any
 
-from parts.cifar10.systems import Place, Settings, plan
-from parts.shared.settings import resolved, settings_of
+from parts.cifar10.records import Run, Settings, megabytes
+from parts.cifar10.systems import Place, plan
 
 import bayesfed as bf
 from bayesfed.errors import CollapseWarning
@@ -21,32 +16,8 @@ from bayesfed.federated.engine.metrics import score
 from bayesfed.federated.engine.reports import energy_j, latency_s
 from bayesfed.trees import size
 
-RECORDS = Path(__file__).parents[2] / "records" / "cifar10.jsonl"
-# A search scores the rows from here on, which it does not train on, after so many rounds.
-HELD_OUT, SEARCHED = 48_000, 5
-Run = dict[str, Any]
-
-
-def cases() -> dict[str, dict[str, Any]]:
-    """Return the settings of every case."""
-    found = settings_of("cifar10")
-    return {name: resolved(found["cases"], name, found["base"]) for name in found["cases"]}
-
-
-def searched() -> Mapping[str, list[float]]:
-    """Return the rates of a search by case."""
-    found: Mapping[str, list[float]] = settings_of("cifar10")["search"]
-    return found
-
-
-def recorded() -> dict[str, Run]:
-    """Return the last recorded run of every case with its present settings, by case."""
-    lines = RECORDS.read_text().splitlines() if RECORDS.exists() else []
-    runs = {run["case"]: run for run in map(json.loads, lines) if not run["held_out"]}
-    every = cases()
-    return {
-        name: runs[name] for name in every if name in runs and runs[name]["settings"] == every[name]
-    }
+# A search scores the rows from here on, which it does not train on.
+HELD_OUT = 48_000
 
 
 def made(
@@ -118,21 +89,3 @@ def costs(record: Record, deadline_s: float) -> tuple[float, float, float, float
     """Return megabytes down and up, joules and seconds of a round."""
     down, up = (bits(record.rows, way) / 8e6 for way in ("down", "up"))
     return down, up, energy_j(record.rows), latency_s(record.rows, deadline_s)
-
-
-def megabytes(case: str) -> float:
-    """Return what a recorded run sent."""
-    run = recorded()[case]
-    spent: float = run["megabytes_down"] + run["megabytes_up"]
-    return spent
-
-
-def record(run: Run) -> None:
-    """Append a run to the records, with the commit."""
-    commit, changed = (
-        subprocess.run(["git", *said.split()], capture_output=True, text=True, check=True).stdout
-        for said in ("describe --always", "diff --name-only HEAD -- *.py *.toml")
-    )
-    run |= {"commit": commit.strip() + "-dirty" * bool(changed)}
-    with RECORDS.open("a") as file:
-        file.write(json.dumps(run) + "\n")

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from parts.anycostfl import runs as devices
+from parts.cifar10.records import Settings
 from parts.fedhm import defaults, tasks
 from parts.sparse import weights
 from parts.sparse.tasks import Task as Weighted
@@ -24,7 +25,6 @@ from bayesfed.compress.quantisers.sparsify import Sparse
 from bayesfed.federated import Algorithm, ClientPool, cosine
 from bayesfed.trees import Tree
 
-Settings = Mapping[str, Any]
 IMAGE, CLASSES, FLOOR = (3, 32, 32), 10, 0.1
 # 16 bits a value, and of sparse models the values that are not zero.
 SIXTEEN = bf.compress.Coded(Float(16, entropy=Range()))
