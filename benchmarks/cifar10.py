@@ -58,7 +58,7 @@ def main() -> int:
     torch.set_num_threads(1)
     runs = {} if options.search else recorded()
     if options.data:
-        data, every = bf.cifar10(options.data), searched() if options.search else cases()
+        data, every = bf.data.cifar10(options.data), searched() if options.search else cases()
         for name, settings in every.items():
             case = name.partition(" @ ")[0]
             if name in runs or (options.cases and case not in options.cases):
