@@ -11,8 +11,6 @@ from typing import Any
 from parts.shared.settings import resolved, settings_of
 
 RECORDS = Path(__file__).parents[2] / "records" / "cifar10.jsonl"
-# Rounds of a search.
-SEARCHED = 5
 HEADS = ["method", "rounds", "parameters", "weights %", "accuracy %", "MB down", "MB up"]
 ON_DEVICES = ["method", "accuracy %", "MB up", "J", "minutes", "answers left out"]
 Settings = Mapping[str, Any]
@@ -25,20 +23,10 @@ def cases() -> dict[str, dict[str, Any]]:
     return {name: resolved(found["cases"], name, found["base"]) for name in found["cases"]}
 
 
-def searched() -> dict[str, dict[str, Any]]:
-    """Return the settings of every run of a search."""
-    every = cases()
-    return {
-        f"{name} @ {rate:g}": every[name] | {"learning_rate": rate, "rounds": SEARCHED}
-        for name, rates in settings_of("cifar10")["search"].items()
-        for rate in rates
-    }
-
-
 def recorded() -> dict[str, Run]:
     """Return the last recorded run of every case with its present settings, by case."""
     lines = RECORDS.read_text().splitlines() if RECORDS.exists() else []
-    runs = {run["case"]: run for run in map(json.loads, lines) if not run["held_out"]}
+    runs = {run["case"]: run for run in map(json.loads, lines)}
     every = cases()
     return {
         name: runs[name] for name in every if name in runs and runs[name]["settings"] == every[name]

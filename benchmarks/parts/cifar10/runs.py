@@ -16,17 +16,10 @@ from bayesfed.federated.engine.metrics import score
 from bayesfed.federated.engine.reports import energy_j, latency_s
 from bayesfed.trees import size
 
-# A search scores the rows from here on, which it does not train on.
-HELD_OUT = 48_000
 
-
-def made(
-    case: str, settings: Settings, data: tuple[bf.Dataset, bf.Dataset], seed: int, held_out: bool
-) -> Run:
-    """Run a case once; scores are of test rows, or of training rows that it does not train on."""
+def made(case: str, settings: Settings, data: tuple[bf.Dataset, bf.Dataset], seed: int) -> Run:
+    """Run a case once."""
     begun, (train, scored) = time.perf_counter(), data
-    if held_out:
-        train, scored = train[:HELD_OUT], train[HELD_OUT:]
     parts = bf.dirichlet(
         train.targets, settings["clients"], settings["alpha"], bf.Key(seed, "partition")
     )
@@ -63,7 +56,6 @@ def made(
     return {
         "case": case,
         "seed": seed,
-        "held_out": held_out,
         "rounds": len(history),
         "parameters": [size(dict(model.parameters)) for model in models],
         # Of every size of device, in percent.
