@@ -154,7 +154,7 @@ def main() -> int:
     torch.set_num_threads(1)
     document = settings_of("anycostfl")
     scale = "check" if options.check else options.scale
-    reader = getattr(bf, document["scales"][scale].get("data", "fashion_mnist"))
+    reader = getattr(bf.data, document["scales"][scale].get("data", "fashion_mnist"))
     train, test = reader(options.data)
     if options.search and len(train) <= HELD_OUT:
         parser.error(

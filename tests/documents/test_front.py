@@ -356,6 +356,15 @@ def test_the_table_of_sparse_supports_is_that_of_its_records(front):
     assert rows == [weights.cells(name) for name in weights.cases()]
 
 
+def test_the_tables_of_cifar10_are_those_of_its_records(front):
+    records = importlib.import_module("parts.cifar10.records")
+    runs = records.recorded()
+    assert rows_of("benchmarks.md", "| method | rounds | parameters |") == records.rows(runs)
+    head = f"| {' | '.join(records.ON_DEVICES)} | J to {100 * records.goal(runs):.1f} % |"
+    assert rows_of("benchmarks.md", head) == records.costs(runs)
+    assert len(runs) > 15
+
+
 def test_the_table_of_hierarchies_is_that_of_its_records():
     lines = (ROOT / "benchmarks" / "records" / "exact.jsonl").read_text().splitlines()
     known = [one for one in map(json.loads, lines) if one["name"].startswith("hierarchy, ")]

@@ -419,19 +419,25 @@ class Task:
 
 
 @cache
-def _network(kind: str, channels: tuple[int, ...], hidden: int, seed: int) -> torch.nn.Module:
+def _network(
+    kind: str, image: tuple[int, ...], channels: tuple[int, ...], hidden: int, seed: int
+) -> torch.nn.Module:
     key = bf.Key(seed, "net")
     if kind == "vgg9":
         return vgg9((3, 32, 32), CLASSES, key)
     return (
         femnist_cnn(CLASSES, key)
         if kind == "femnist_cnn"
-        else bf.cnn((1, 28, 28), CLASSES, key, channels=channels, hidden=hidden)
+        else bf.cnn(image, CLASSES, key, channels=channels, hidden=hidden)
     )
 
 
 def network(settings: Settings, seed: int) -> torch.nn.Module:
     """Return the network that runs of a seed start from."""
     return _network(
-        settings["net"], tuple(settings.get("channels", ())), settings.get("hidden", 0), seed
+        settings["net"],
+        tuple(settings.get("image", (1, 28, 28))),
+        tuple(settings.get("channels", ())),
+        settings.get("hidden", 0),
+        seed,
     )

@@ -31,22 +31,30 @@ POINTS, TASKS_AHEAD = -3.0, 4
 FEDAVG = [f"FedAvg, size {number + 1}" for number in range(len(RATIOS))]
 
 
-def recipes(task: Task, seed: int, names: list[str]) -> dict[str, Callable[[], Algorithm]]:
-    """Return what makes each method at its defaults, FedAvg at every size of FedHM's."""
+def recipes(
+    task: Task, seed: int, names: list[str], **own: Any
+) -> dict[str, Callable[[], Algorithm]]:
+    """Return what makes each method at its defaults but for `own`, FedAvg at every size of
+    FedHM's.
+    """
     key, capacity = bf.Key(seed, "net"), bf.fixed(names, len(RATIOS))
-    ours = bf.fed_hm(task.net(1.0, key), RATIOS, capacity)
+    ours = bf.fed_hm(task.net(1.0, key), RATIOS, capacity, **own)
     counts = counted(ours)
 
     def mixed() -> Algorithm:
         several = [round(count / counts[-1]) for count in counts]
-        return split_mix(lambda own: slimmed(task, counts[-1], own), several, capacity, key=key)
+        return split_mix(
+            lambda apart: slimmed(task, counts[-1], apart), several, capacity, key=key, **own
+        )
 
     return {
         "FedHM": lambda: ours,
-        "HeteroFL": lambda: hetero_fl([slimmed(task, count, key) for count in counts], capacity),
+        "HeteroFL": lambda: hetero_fl(
+            [slimmed(task, count, key) for count in counts], capacity, **own
+        ),
         "Split-Mix": mixed,
     } | {
-        name: lambda count=count: bf.fed_avg(slimmed(task, count, key))
+        name: lambda count=count: bf.fed_avg(slimmed(task, count, key), **own)
         for name, count in zip(FEDAVG, counts, strict=True)
     }
 

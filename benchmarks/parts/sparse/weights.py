@@ -214,7 +214,12 @@ def algorithm(made: Made, net: torch.nn.Module, method: str, rounds: int) -> Alg
     _, _, task, settings = made
     density, work = (
         settings["density"],
-        bf.Training(settings["steps"], 64, bf.Adam(settings["learning_rate"]), cosine(0.1, rounds)),
+        bf.Training(
+            settings["steps"],
+            settings.get("batch_size", 64),
+            bf.Adam(settings["learning_rate"]),
+            cosine(0.1, rounds),
+        ),
     )
     if method == "pruned":
         return bf.fed_prune(net, share=density, training=work, codec=bf.Cast(16))
