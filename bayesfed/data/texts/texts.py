@@ -112,7 +112,7 @@ class Texts:
         ArgumentError
             If `share` is not between 0 and 1.
         """
-        first: dict[str, int] = {}
+        first: dict[str | Sequence[str], int] = {}
         for row, text in enumerate(self.texts):
             first.setdefault(text, row)
         _, test = held_out(

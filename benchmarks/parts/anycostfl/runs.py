@@ -420,7 +420,7 @@ class Task:
 
 @cache
 def _network(
-    kind: str, image: tuple[int, ...], channels: tuple[int, ...], hidden: int, seed: int
+    kind: str, image: tuple[int, int, int], channels: tuple[int, ...], hidden: int, seed: int
 ) -> torch.nn.Module:
     key = bf.Key(seed, "net")
     if kind == "vgg9":

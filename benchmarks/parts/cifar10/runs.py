@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from itertools import accumulate
+from typing import Any
 
 from parts.cifar10.records import Run, Settings, megabytes
 from parts.cifar10.systems import Place, plan
@@ -24,7 +25,7 @@ def made(case: str, settings: Settings, data: tuple[bf.Dataset, bf.Dataset], see
         train.targets, settings["clients"], settings["alpha"], bf.Key(seed, "partition")
     )
     made = plan(settings, Place(train, bf.federate(train, parts), seed, megabytes))
-    few, state, history = scored[: settings["scored"]], {}, list[Record]()
+    few, state, history = scored[: settings["scored"]], dict[str, Any](), list[Record]()
 
     def note(report: RoundReport) -> None:
         if report.due(settings["every"]):

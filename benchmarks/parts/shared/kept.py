@@ -4,12 +4,13 @@ unpacked again.
 
 from __future__ import annotations
 
-import functools
 import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+ROOT = Path(__file__).parents[3]
 
 
 def kept(file: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -22,12 +23,17 @@ def kept(file: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-@functools.cache
 def commit() -> str:
-    """Return the commit of the code, with "-dirty" where files differ from it."""
-    asked = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
-    here = Path(__file__).parent
-    return subprocess.run(asked, capture_output=True, text=True, cwd=here, check=False).stdout[:-1]
+    """Return the commit that runs, with "-dirty" where code or settings were changed since; records
+    that are being written do not count.
+    """
+    found, changed = (
+        subprocess.run(
+            ["git", *said.split()], capture_output=True, text=True, cwd=ROOT, check=False
+        ).stdout
+        for said in ("describe --always", "diff --name-only HEAD -- *.py *.toml")
+    )
+    return found.strip() + "-dirty" * bool(changed)
 
 
 def pack(folder: Path, file: Path) -> int:
@@ -50,15 +56,6 @@ def unpack(file: Path, folder: Path) -> int:
         if not (folder / line["name"]).exists():
             _write(folder / line["name"], line["run"])
     return len(lines)
-
-
-def commit() -> str:
-    """Return the commit that runs, marked where code or settings were changed since."""
-    found, changed = (
-        subprocess.run(["git", *said.split()], capture_output=True, text=True, check=True).stdout
-        for said in ("describe --always", "diff --name-only HEAD -- *.py *.toml")
-    )
-    return found.strip() + "-dirty" * bool(changed)
 
 
 def _write(file: Path, content: dict[str, Any]) -> None:
