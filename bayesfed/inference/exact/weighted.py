@@ -197,12 +197,10 @@ class Weighted:
 
     def _of(self, memory: Mapping[str, Tensor], leaf: str) -> Tensor:
         """Return what a site keeps of all points."""
-        known = isinstance(memory, Mapping)
-        if not known or not (found := self.kept({"": memory}, leaf)):
+        if not (found := self.kept({"": memory}, leaf)):
             expected = "what a site keeps of the importance rounds"
             hint = "snapshot.memories[name] of a run without secure sums"
-            actual = sorted(memory) if known else repr(memory)
-            raise PosteriorError(f"posterior, {leaf}", expected, actual, hint)
+            raise PosteriorError(f"posterior, {leaf}", expected, sorted(memory), hint)
         return found[""]
 
     def kept(self, memories: Mapping[str, Mapping[str, Tensor]], leaf: str = "value") -> Tree:
