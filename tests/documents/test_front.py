@@ -171,6 +171,14 @@ def test_rows_of_the_ledger_are_marked_where_the_code_has_changed_since(
     ]
 
 
+def test_the_map_of_contributing_has_every_room():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    told = set(re.findall(r"\b(\w+)/", re.search(r"```text\n(.*?)```", text, re.DOTALL)[1]))
+    rooms = {path.parent.name for path in (ROOT / "bayesfed").glob("*/*/__init__.py")}
+    rooms |= {path.parent.name for path in (ROOT / "bayesfed").glob("*/__init__.py")}
+    assert rooms - told - {"errors"} == set()
+
+
 def test_numbers_are_those_a_reader_sees(front):
     line = "from 1.00 to 1,030 (`Sgd(0.1)`, [784-256](a-2.md), 26 %) <!-- figures: x1 2 -->"
     assert front.numbers(line) == ["1.00", "1,030", "26"]
