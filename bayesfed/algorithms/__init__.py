@@ -2,8 +2,8 @@
 and servers that only it has.
 
 `composing` (the helper `compose`) and `registry` (the decorator `recipe`) are what recipes are
-written with; `baselines`, `federated_svi`, `d_turbo_vbi`, `fed_rlr`, `fed_hm`, `anycost_fl`, `lora`
-and `batch_statistics` are methods; `wrappers` turn a method into another.
+written with; `baselines`, `federated_svi`, `d_turbo_vbi`, `fed_rlr`, `fed_hm`, `anycost_fl`,
+`lora`, `personal` and `after_training` are methods; `wrappers` turn a method into another.
 """
 
 import lazy_loader

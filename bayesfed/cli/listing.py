@@ -5,6 +5,8 @@ with its keys.
 from __future__ import annotations
 
 import inspect
+import re
+from textwrap import shorten
 from typing import Any
 
 from torch import nn
@@ -56,7 +58,7 @@ def everything() -> str:
         "\n".join(
             [kind]
             + [
-                f"  {name:<22} {first_line(made_by)}"
+                f"  {name:<22} {shorten(first_line(made_by), 100, placeholder=' ...')}"
                 for name, (made_by, _) in kinds_of(hint).items()
             ]
         )
@@ -89,8 +91,9 @@ def one(name: str) -> str:
 
 
 def first_line(made_by: Any) -> str:
-    """Return the first line of a docstring."""
-    return (inspect.getdoc(made_by) or "").partition("\n")[0]
+    """Return the first sentence of a docstring, in a line."""
+    first = " ".join((inspect.getdoc(made_by) or "").partition("\n\n")[0].split())
+    return re.split(r"(?<=\.) (?=[A-Z])", first)[0]
 
 
 def _default(key: str, made_by: Any) -> str:

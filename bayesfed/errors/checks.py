@@ -242,8 +242,8 @@ def wrong_call(
     near = get_close_matches(unknown, names, n=2) or short
     # A hint of this very name, else the names that are near, else a hint of a name that is near.
     told = [unknown] if unknown in said else get_close_matches(unknown, said, n=1, cutoff=0.8)
-    nearest = " or ".join(near or names[:3])
-    hint = said[told[0]] if told and (unknown in said or not near) else nearest
+    known = told and (unknown in said or not near)
+    hint = said[told[0]] if known else " or ".join(near or names[:3])
     of, given, _ = hint.partition("=")
     if given and of not in names:
         hint += " of run" if of in ("rounds", "test") else " of a recipe"

@@ -2,10 +2,12 @@
 package.
 """
 
+import functools
 import importlib
 import json
 import re
 import statistics
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -75,6 +77,20 @@ def test_a_record_older_than_its_code_is_marked(front, tmp_path):
     wrong = "one 1 <!-- figures: old -->\ntwo 2 † <!-- figures: new -->\n"
     told, _ = front.unmarked(page(front, tmp_path, wrong), known)
     assert [line.partition(" older")[0] for line in told] == ["old", "no figure"]
+
+
+def test_a_change_of_a_docstring_or_a_comment_makes_no_record_older(front, tmp_path, monkeypatch):
+    ages = importlib.import_module("parts.front.ages")
+    monkeypatch.setattr(ages, "ROOT", tmp_path)
+    git = functools.partial(subprocess.run, cwd=tmp_path, check=True, capture_output=True)
+    git(["git", "init", "-q"])
+    for number, text in enumerate(['"""One."""\na = 1  # one\n', '"""Two."""\na = 1\n', "a = 2\n"]):
+        (tmp_path / "code.py").write_text(text)
+        git(["git", "add", "code.py"])
+        git(["git", "-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-q", "-m", "a"])
+        ages._code.cache_clear()
+        ages._git.cache_clear()
+        assert ages._differs.__wrapped__(f"HEAD~{number}", ("code.py",)) == (number == 2)
 
 
 def test_the_marks_of_pages_are_right(front):
@@ -153,6 +169,14 @@ def test_rows_of_the_ledger_are_marked_where_the_code_has_changed_since(
         ("fedrlr", "2020-01-01", False),
         ("fedrlr", "2099-01-01", False),
     ]
+
+
+def test_the_map_of_contributing_has_every_room():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    told = set(re.findall(r"\b(\w+)/", re.search(r"```text\n(.*?)```", text, re.DOTALL)[1]))
+    rooms = {path.parent.name for path in (ROOT / "bayesfed").glob("*/*/__init__.py")}
+    rooms |= {path.parent.name for path in (ROOT / "bayesfed").glob("*/__init__.py")}
+    assert rooms - told - {"errors"} == set()
 
 
 def test_numbers_are_those_a_reader_sees(front):

@@ -38,6 +38,12 @@ AIR = '\n[link]\nkind = "OverTheAir"\nsnr_db = 20\n'
 
 # What is written wrong, what is told: line, key, and what to try.
 WRONG = {
+    "what other packages call a rate": (
+        "steps = 2",
+        "lr = 2",
+        "line 16, recipe.training.lr: expected a key of Training",
+        "try `optimiser`",
+    ),
     "a key that is nearly right": (
         "steps = 2",
         "step = 2",

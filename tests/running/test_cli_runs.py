@@ -370,6 +370,8 @@ def test_list_has_a_line_for_everything(capsys):
         assert any(
             line.startswith(f"  {name} ") and len(line.split()) > 3 for line in printed.splitlines()
         ), name
+    # A sentence, or its beginning.
+    assert all(line.endswith((".", " ...")) for line in printed.splitlines() if " fed_" in line)
     assert main(["list", "fedavg"]) == 2
     assert "try fed_avg" in capsys.readouterr().err
     assert main(["list", "fed_prox"]) == 0

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from bayesfed.data import Dataset
 from bayesfed.errors import PosteriorError
-from bayesfed.errors.checks import shown
 from bayesfed.inference.exact import checking, stages, weighing
 from bayesfed.inference.exact.at_values import everywhere, moments
 from bayesfed.inference.exact.form import Form
@@ -199,10 +198,10 @@ class Weighted:
 
     def _of(self, memory: Mapping[str, Tensor], leaf: str) -> Tensor:
         """Return what a site keeps of all points."""
-        if not isinstance(memory, Mapping) or not (found := self.kept({"": memory}, leaf)):
+        if not (found := self.kept({"": memory}, leaf)):
             expected = "what a site keeps of the importance rounds"
             hint = "snapshot.memories[name] of a run in this process, without secure sums"
-            raise PosteriorError(f"posterior, {leaf}", expected, shown(memory), hint)
+            raise PosteriorError(f"posterior, {leaf}", expected, sorted(memory), hint)
         return found[""]
 
     def kept(self, memories: Mapping[str, Mapping[str, Tensor]], leaf: str = "value") -> Tree:
@@ -267,7 +266,9 @@ class Weighted:
         return table
 
     def moved(self, weights: Tensor) -> float:
-        """Return how far a value's mean is at most from that with other weights, in sds."""
+        """Return how far the means of all values are from those with other weights, in sds, the
+        largest.
+        """
         most = 0.0
         for leaf in self.values.values():
             (mean, sd), (there, _) = moments(self.weights, leaf), moments(weights, leaf)
@@ -290,7 +291,7 @@ class Weighted:
         for name, leaf in self.values.items():
             made[f"{name}.mean"], made[f"{name}.sd"] = moments(weights, leaf)
         numbers = zip(("log_evidence", "log_evidence_error"), self.log_evidence, strict=True)
-        told = dict(numbers, k_hat=self.k_hat, ess=self.ess)
+        told = {**dict(numbers), "k_hat": self.k_hat, "ess": self.ess}
         return made | {name: stages.numbers(value)[0] for name, value in told.items()}
 
     @property

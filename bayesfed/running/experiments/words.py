@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from bayesfed.errors.checks import ELSEWHERE, OF_TRAINING
 from bayesfed.running.experiments import names
 from bayesfed.running.experiments.experiment import Settings
 from bayesfed.running.experiments.kinds import MAPPINGS, POOL, forms, keys, ready
@@ -163,7 +164,9 @@ def unknown(name: str, made_by: Any, known: Sequence[str], file: Mapping[str, An
     elif name in names.parameters(Settings):
         hint = f"`{name}` at the top of the file, above the first [table]"
     if known and not hint:
-        hint = f"`{nearest(name, known) or known[0]}`"
+        said = (one[name].partition("=")[0] for one in (OF_TRAINING, ELSEWHERE) if name in one)
+        elsewhere = next((one for one in said if one in known), known[0])
+        hint = f"`{nearest(name, known) or elsewhere}`"
     return (
         f"{expected}: {', '.join(known) or 'no more keys'}",
         f"`{name}`",

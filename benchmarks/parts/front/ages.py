@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import subprocess
 import tomllib
@@ -33,11 +34,7 @@ def older(source: str, commits: Iterable[str] = ()) -> bool:
     made = made or written(source)
     # A record that was just made is of the code beside it; one of a commit that is not in the
     # history may be of any.
-    return any(
-        not _known(one) or _git("log", "-1", "--format=%h", f"{one}..HEAD", "--", *folders)
-        for one in made
-        if one
-    )
+    return any(not _known(one) or _differs(one, tuple(folders)) for one in made if one)
 
 
 @functools.cache
@@ -57,8 +54,8 @@ def written(record: str) -> list[str]:
 def changed(source: str, date: str) -> bool:
     """Return whether the code that a source measures has changed since a day, 2026-11-26."""
     folders = MEASURES.get(source)
-    since = f"--since={date}T23:59:59"
-    return folders is not None and bool(_git("log", "-1", "--format=%h", since, "--", *folders))
+    last = _git("rev-list", "-1", f"--before={date}T23:59:59", "HEAD")
+    return folders is not None and (not last or _differs(last, tuple(folders)))
 
 
 @functools.cache
@@ -67,6 +64,30 @@ def told() -> bool:
     asked = ["git", "rev-parse", "--is-shallow-repository"]
     found = subprocess.run(asked, capture_output=True, text=True, cwd=ROOT, check=False)
     return found.stdout.strip() == "false"
+
+
+@functools.cache
+def _differs(commit: str, folders: tuple[str, ...]) -> bool:
+    """Return whether the code of folders has changed since a commit: docstrings and comments are
+    none.
+    """
+    names = _git("diff", "--name-only", "--no-renames", commit, "HEAD", "--", *folders)
+    return any(_code(commit, name) != _code("HEAD", name) for name in names.splitlines())
+
+
+@functools.cache
+def _code(commit: str, name: str) -> str:
+    """Return what a file does at a commit; nothing if it is not there."""
+    asked = ["git", "show", f"{commit}:{name}"]
+    text = subprocess.run(asked, capture_output=True, text=True, cwd=ROOT, check=False).stdout
+    if not name.endswith(".py"):
+        return text
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            said = ast.get_docstring(node, clean=False) is not None
+            node.body = node.body[said:]
+    return ast.dump(tree)
 
 
 @functools.cache
