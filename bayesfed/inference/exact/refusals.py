@@ -99,7 +99,7 @@ def check_observed(nodes: Nodes, others: Nodes) -> None:
 
 
 def check_started(
-    levels: Tensor, runs: Iterable[Nodes], names: Iterable[str], whole: str, rows: Dataset | None
+    levels: Tensor, runs: Iterable[Nodes], names: Iterable[str], rows: Dataset | None = None
 ) -> None:
     """Check that a log density is finite at a starting point.
 
@@ -111,24 +111,23 @@ def check_started(
         Nodes of a run at each.
     names
         The sites that the log density is of.
-    whole
-        What is named where each of their terms is finite at a start.
     rows
         The site's rows, whose range is told.
 
     Raises
     ------
     PosteriorError
-        If it is finite at none, with the site of the fewest terms that are not.
+        If it is finite at none, with the site of the fewest terms that are not; or so low that a
+        message cannot say it.
     """
     if bool((levels.sum(1) > LOWEST / 2).any()):
         return
     expected = f"a finite log density at one of {len(levels)} starting points"
-    hint = "a prior of values at which it is defined, or softplus(...) of what a log or root takes"
+    hint = "a prior of values where it is, softplus(...) in a log or root, or rows in other units"
     terms = [(~nodes[name]["log_prob"].isfinite(), name) for nodes in runs for name in names]
     bad = [(int(out.sum()), out.numel(), f"site {name!r}") for out, name in terms if out.any()]
-    number, count, where = min(bad, default=(1, 1, whole))
-    actual = f"at best {number} of {count} terms without one"
+    number, count, where = min(bad, default=(0, 0, "federated_svi, model"))
+    actual = f"at best {number} of {count} terms without one" if bad else f"a sum below {LOWEST:g}"
     for word, leaf in (("inputs", rows.inputs), ("targets", rows.targets)) if rows else ():
         if leaf.numel():
             actual += f", {word} from {float(leaf.min()):.3g} to {float(leaf.max()):.3g}"

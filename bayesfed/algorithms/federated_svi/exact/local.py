@@ -107,7 +107,7 @@ class AnswerLocal:
                 if stage == stages.MODE:
                     at = own.start if own else None
                     runs = (made.run(rows, start, at).nodes for start in message["centre"])
-                    check_started(answer["level"], runs, made.observed, "own latents", rows)
+                    check_started(answer["level"], runs, made.observed, rows)
                 return Fit(answer, memory, info)
             seed, counts = stages.seed(int(message["stage"][1])), checking.counts(message)
             answer = asking.importance(density, message, counts, seed, cost)

@@ -108,8 +108,7 @@ class AnswerServer:
                 total = {name: total[name] + own[name] for name in total}
                 if stage == stages.MODE:
                     runs = (made.run(made.rows, start).nodes for start in state["centre"])
-                    names, whole = sorted(made.prior), "sum over sites"
-                    check_started(total["level"], runs, names, whole, None)
+                    check_started(total["level"], runs, sorted(made.prior))
                 state = stages.told(state, total)
         return state, _info(state)
 
