@@ -15,12 +15,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from difflib import get_close_matches
 from importlib.resources import files
 from typing import ParamSpec
 
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import Role, checked, checked_class, number, whole
+from bayesfed.errors.nearness import nearest
 from bayesfed.federated import Algorithm, Phase
 from bayesfed.federated.clients import one_thread
 
@@ -195,12 +195,12 @@ def citation(algorithm: Algorithm | str) -> str:
     registered = method(name)
     if registered is None and name not in _RULES:
         known = [*methods(), *_RULES]
-        close = get_close_matches(name, known, n=1, cutoff=0.4)
+        close = nearest(name, known)
         raise ArgumentError(
             "citation",
             "a recipe or a rule",
             repr(name),
-            repr(close[0]) if close else ", ".join(map(repr, known)),
+            repr(close) if close else ", ".join(map(repr, known)),
         )
     keys = list(registered.cites if registered else _RULES[name])
     if not isinstance(algorithm, str):

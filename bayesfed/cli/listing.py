@@ -15,6 +15,7 @@ from bayesfed.compress import Codec, LeafCodec
 from bayesfed.data import Dataset
 from bayesfed.data.partition import Homes, Partition
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.nearness import nearest
 from bayesfed.federated import Algorithm, Capacity, Link, Optimiser, Rule, Sampler
 from bayesfed.inference.variational.fusion import Fusion
 from bayesfed.inspect import table
@@ -23,7 +24,7 @@ from bayesfed.running.experiments import names
 from bayesfed.running.experiments.experiment import Settings, Split
 from bayesfed.running.experiments.kinds import keys, kinds_of
 from bayesfed.running.experiments.scope import is_given
-from bayesfed.running.experiments.words import nearest, words
+from bayesfed.running.experiments.words import words
 from bayesfed.wireless import Device
 
 # Heading, with the keys that take such a name; type.

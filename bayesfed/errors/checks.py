@@ -15,7 +15,6 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, get_args
 
@@ -23,6 +22,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError, KeywordError
+from bayesfed.errors.nearness import nearest
 from bayesfed.errors.roles import Role as Role  # noqa: PLC0414 passed on
 from bayesfed.errors.roles import an, annotated, role_of
 
@@ -239,11 +239,12 @@ def wrong_call(
         return KeywordError(where, ", ".join(names), problem, hint)
     # The nearest names, or those of which it is the initials: lr, bs.
     short = [name for name in names if re.sub(r"(\w)[^_]*_?", r"\1", name) == unknown]
-    near = get_close_matches(unknown, names, n=2) or short
+    near = nearest(unknown, names, 2) or " or ".join(short)
     # A hint of this very name, else the names that are near, else a hint of a name that is near.
-    told = [unknown] if unknown in said else get_close_matches(unknown, said, n=1, cutoff=0.8)
-    known = told and (unknown in said or not near)
-    hint = said[told[0]] if known else " or ".join(near or names[:3])
+    told = unknown if unknown in said else nearest(unknown, said)
+    hint = near or " or ".join(names[:3])
+    if told and (unknown in said or not near):
+        hint = said[told]
     of, given, _ = hint.partition("=")
     if given and of not in names:
         hint += " of run" if of in ("rounds", "test") else " of a recipe"

@@ -14,13 +14,13 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from numbers import Complex, Integral, Real
 from typing import Any, Literal, Union
 
 from torch import nn
 from typing_extensions import get_protocol_members, is_protocol
 
+from bayesfed.errors.nearness import nearest
 from bayesfed.errors.networks import is_network
 
 
@@ -48,10 +48,8 @@ class Role:
     def tried(self, value: Any) -> str:
         """Return what to pass instead of a value."""
         known = [word for word in self.words if isinstance(word, str)]
-        if not isinstance(value, str) or not value:
-            return self.hint
-        near = [w for w in known if w.startswith(value)] or get_close_matches(value, known, n=1)
-        return repr(near[0]) if near else self.hint
+        near = nearest(value, known) if isinstance(value, str) else ""
+        return repr(near) if near else self.hint
 
 
 def annotated(function: Callable[..., Any]) -> dict[str, Role]:

@@ -5,13 +5,13 @@ its own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 
 from torch import Tensor, nn
 
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.errors.checks import Role, shown
 from bayesfed.errors.checks import check as check_role
+from bayesfed.errors.nearness import nearest
 from bayesfed.federated import Model
 from bayesfed.trees import Tree, check, only, shapes, trainable
 
@@ -65,7 +65,7 @@ def network_and_parameters(
             f"{where}, parameters",
             "names of the network's parameters",
             repr(unknown[0]),
-            " or ".join(get_close_matches(unknown[0], known, n=2) or list(known)[:3]),
+            nearest(unknown[0], known, 2) or " or ".join(list(known)[:3]),
         )
     try:
         check(chosen, shapes(only(known, chosen)), where=f"{where}, parameters")

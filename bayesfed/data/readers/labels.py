@@ -5,13 +5,13 @@ names are kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bayesfed.errors import DataError
+from bayesfed.errors.nearness import nearest
 
 
 def class_numbers(
@@ -44,7 +44,7 @@ def class_numbers(
             at(strange[0]),
             f"a label among {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}",
             repr(unknown),
-            nearest(unknown, names),
+            meant(unknown, names),
         )
     return torch.tensor([numbers[text] for text in texts]), names
 
@@ -89,10 +89,10 @@ def regression_targets(values: Sequence[object], at: Callable[[int], str]) -> Te
     )
 
 
-def nearest(name: str, names: Sequence[str]) -> str:
-    """Return the name spelt most like `name`, quoted, or a list of the names if none is similar."""
-    matches = get_close_matches(name, names, n=1, cutoff=0.5)
-    return repr(matches[0]) if matches else f"one of {', '.join(map(repr, list(names)[:20]))}"
+def meant(name: str, names: Sequence[str]) -> str:
+    """Return the nearest name, quoted, or a list of the names if none is like it."""
+    near = nearest(name, names)
+    return repr(near) if near else f"one of {', '.join(map(repr, list(names)[:20]))}"
 
 
 def _text(label: object, where: str) -> str:

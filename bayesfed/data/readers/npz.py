@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.data.readers.labels import nearest
+from bayesfed.data.readers.labels import meant
 from bayesfed.data.rows import labelled, scaled
 from bayesfed.errors import DataError
 from bayesfed.errors.checks import checked
@@ -112,7 +112,7 @@ def _arrays(path: Path, *names: str) -> list[np.ndarray]:
                     f"an array {missing[0]!r}",
                     f"{', '.join(opened.files) or 'none'}",
                     (
-                        nearest(missing[0], opened.files)
+                        meant(missing[0], opened.files)
                         if opened.files
                         else "np.savez(path, inputs=..., targets=...)"
                     ),

@@ -13,7 +13,7 @@ import torch
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.partition import by_domain, federate
-from bayesfed.data.readers.labels import nearest
+from bayesfed.data.readers.labels import meant
 from bayesfed.data.rows import labelled
 from bayesfed.errors import DataError
 from bayesfed.errors.checks import ITSELF, checked
@@ -139,7 +139,7 @@ def from_csv(
             str(path),
             "a file",
             "none of this name",
-            nearest(path.name, there) if there else f"a path that begins in {Path.cwd()}",
+            meant(path.name, there) if there else f"a path that begins in {Path.cwd()}",
         ) from problem
     except (OSError, UnicodeError, LookupError, csv.Error) as problem:
         hint = "encoding='latin-1' or another, or a file that was saved anew"
@@ -189,7 +189,7 @@ def _wanted(
                 f"{path}, line 1",
                 f"a column {name!r}",
                 f"{len(heading)} others",
-                nearest(name, heading),
+                meant(name, heading),
             )
     others = [name for name in heading if name not in (label, *names)]
     chosen = others if columns is None else list(columns)

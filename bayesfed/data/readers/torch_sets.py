@@ -14,7 +14,7 @@ from torch.utils.data import IterableDataset
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.packed import packed
-from bayesfed.data.readers.labels import nearest
+from bayesfed.data.readers.labels import meant
 from bayesfed.data.rows import as_inputs, labelled, numbers_of
 from bayesfed.errors import DataError
 from bayesfed.errors.checks import ITSELF, checked
@@ -210,7 +210,7 @@ def _columns(inputs: str | Sequence[str] | None, label: str, there: list[str]) -
                 "from_hugging_face",
                 f"a column {name!r}",
                 f"{', '.join(there)}",
-                nearest(name, there),
+                meant(name, there),
             )
     if not chosen or label in chosen or (inputs is None and len(chosen) != 1):
         raise DataError(

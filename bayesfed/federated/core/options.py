@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from typing import Any
 
 from bayesfed.compress.wire import Meta
 from bayesfed.errors import UpdateError
+from bayesfed.errors.nearness import nearest
 
 
 @dataclass(frozen=True)
@@ -88,13 +88,13 @@ def read_options(record: type[LocalOptions], header: Meta) -> LocalOptions:
     for name, value in header.items():
         where = f"options of the message, field {name!r}"
         if name not in known:
-            close = get_close_matches(name, known, n=1)
+            close = nearest(name, known)
             raise UpdateError(
                 where,
                 f"a field of {record.__name__}: {', '.join(known)}",
                 repr(name),
                 (
-                    repr(close[0])
+                    repr(close)
                     if close
                     else "a record that extends LocalOptions, in the local's attribute `options`"
                 ),

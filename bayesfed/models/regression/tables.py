@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from bayesfed.data.readers.labels import nearest
+from bayesfed.data.readers.labels import meant
 from bayesfed.errors import ArgumentError, DataError, needs
 from bayesfed.errors.checks import Role, a
 
@@ -104,7 +104,7 @@ def picked(frame: Frame, names: Collection[str], site: str, missing: Missing) ->
         if name not in frame.columns:
             there = [str(column) for column in frame.columns]
             expected = f"a column {name!r}"
-            raise DataError(place(site), expected, f"{there[:12]}", nearest(name, there))
+            raise DataError(place(site), expected, f"{there[:12]}", meant(name, there))
     frame = frame[sorted(names)]
     holes = frame.isna()
     if (count := int(holes.any(axis=1).sum())) and missing == "refuse":

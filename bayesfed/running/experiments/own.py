@@ -10,7 +10,6 @@ import hashlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +18,7 @@ from typing import Any
 import cloudpickle
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.nearness import nearest
 
 
 def is_own(kind: object) -> bool:
@@ -52,24 +52,24 @@ def load(kind: str, folder: Path) -> Callable[..., Any]:
     path, name = located(kind, folder), kind.rpartition(":")[2]
     if not path.is_file():
         there = sorted(one.name for one in path.parent.glob("*.py"))
-        near = get_close_matches(path.name, there, n=1, cutoff=0.3)
+        near = nearest(path.name, there)
         raise ArgumentError(
             kind,
             "a Python file",
             f"no file {path}",
-            near[0] if near else f"a path that begins at {folder.resolve()}",
+            near or f"a path that begins at {folder.resolve()}",
         )
     module = _module(path, path.read_bytes())
     function: Callable[..., Any] | None = getattr(module, name, None)
     if not callable(function):
         functions = filter(inspect.isfunction, vars(module).values())
         there = [one.__name__ for one in functions if one.__module__ == module.__name__]
-        near = get_close_matches(name, there, n=1, cutoff=0.3) or there[:1]
+        near = nearest(name, there) or "".join(there[:1])
         raise ArgumentError(
             kind,
             f"a function of {path.name}: {', '.join(there) or 'it has none'}",
             f"no function `{name}`",
-            f'"{kind.rpartition(":")[0]}:{near[0]}"' if near else f"def {name}(...)",
+            f'"{kind.rpartition(":")[0]}:{near}"' if near else f"def {name}(...)",
         )
     return function
 

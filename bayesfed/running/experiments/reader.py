@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from bayesfed.data.partition import Partition
 from bayesfed.errors import BayesfedError
+from bayesfed.errors.nearness import nearest
 from bayesfed.keys import Key
 from bayesfed.models import Likelihood, Share, channel_graph, shrunk_shares
 from bayesfed.running.experiments import names, own, words
@@ -189,7 +190,7 @@ class Reader:
             with self._told(at):
                 return own.load(kind, self.file.path.parent), table, kind
         if not isinstance(kind, str) or kind not in kinds:
-            near = words.nearest(str(kind), kinds)
+            near = nearest(str(kind), kinds)
             hint = f'"{near}"' if near else "`bayesfed list`"
             if kind in list(names.public()):
                 hint = f"one of these; {kind} is for another place, or for Python alone"

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bayesfed.data.readers.labels import nearest
+from bayesfed.data.readers.labels import meant
 from bayesfed.errors import DataError, needs
 from bayesfed.models.regression.families import Name
 from bayesfed.models.regression.tables import Frame, Missing
@@ -59,7 +59,7 @@ class RegressionOf:
         for part in (frame, self.new()):
             if part is not None and self.site not in part:
                 there = [str(name) for name in part.columns]
-                expected, hint = f"a column {self.site!r}", nearest(self.site, there)
+                expected, hint = f"a column {self.site!r}", meant(self.site, there)
                 raise DataError("regression", expected, f"{there[:12]}", hint)
         given = self.family, self.site, self.missing, self.least_rows, self.secure
         return prepared(self.formula, frame, *given)

@@ -9,10 +9,10 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Any
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.nearness import nearest
 from bayesfed.running.experiments.experiment import ExperimentFile
 
 SWEEP = "sweep"
@@ -69,9 +69,9 @@ def _with(
             table = table.get(name)
             if not isinstance(table, dict):
                 path = ".".join(above[:length])
-                near = get_close_matches(path, _tables(tree), 1, 0) or ["recipe"]
+                near = nearest(path, _tables(tree)) or "recipe"
                 expected = f"a table {path!r} in {file.path.name}"
-                hint = f"--set {near[0]}.{last}=..."
+                hint = f"--set {near}.{last}=..."
                 raise ArgumentError("compare, --set", expected, f"no such table: {key}", hint)
         table[last] = value
     several = [f"{key.split('.')[-1]}={values[key]}" for key in chosen if len(chosen[key]) > 1]

@@ -7,11 +7,11 @@ from __future__ import annotations
 import re
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from bayesfed.errors.checks import ELSEWHERE, OF_TRAINING
+from bayesfed.errors.nearness import nearest
 from bayesfed.running.experiments import names
 from bayesfed.running.experiments.experiment import Settings
 from bayesfed.running.experiments.kinds import MAPPINGS, POOL, forms, keys, ready
@@ -98,16 +98,6 @@ def shown(raw: Any) -> str:
     )
     text = text if len(text) <= 60 else text[:57] + "..."
     return f"{text} ({_FOUND.get(type(raw), type(raw).__name__)})"
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the known name nearest to one that was written, or nothing."""
-    # A name that differs in its case, or in what joins its words, is nearest.
-    lower = {one.lower(): one for one in known}
-    bare = {key.replace("_", ""): one for key, one in lower.items()}
-    name = name.lower().replace("-", "_")
-    close = get_close_matches(name, lower, n=1)
-    return bare.get(name.replace("_", "")) or (lower[close[0]] if close else "")
 
 
 def in_a_file(hint: str) -> str:

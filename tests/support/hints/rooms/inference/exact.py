@@ -18,6 +18,7 @@ from tests.posteriors.test_exact_runs import line, rows, run, sites
 COMPLETE = ("bayesfed/inference/exact", "bayesfed/algorithms/federated_svi/exact")
 CLIENTS = sites(*rows())
 FAR = {name: replace(part, inputs=part.inputs + 1000) for name, part in CLIENTS.items()}
+LARGE = {name: replace(part, targets=part.targets * 1e8) for name, part in CLIENTS.items()}
 DEEP = {"s0": bf.Dataset(torch.ones(3, *[1] * 9), torch.ones(3))}
 
 
@@ -192,14 +193,15 @@ def logged(inputs, targets=None, centre=0.0, inside=lambda at: at):
 CASES = [
     (
         lambda: run(CLIENTS, logged),
-        "a prior of values at which it is defined",
+        "a prior of values where it is",
         lambda: run(CLIENTS, functools.partial(logged, centre=30.0)),
     ),
     (
         lambda: run(CLIENTS, logged),
-        "softplus(...) of what a log or root takes",
+        "softplus(...) in a log or root",
         lambda: run(CLIENTS, functools.partial(logged, inside=torch.nn.functional.softplus)),
     ),
+    (lambda: run(LARGE), "or rows in other units", done),
     (coin, "such values", lambda: coin(2)),
     (coin, "or another distribution", lambda: coin(family=lambda at: dist.Poisson(at.exp()))),
     (

@@ -135,7 +135,7 @@ CASES = [
         lambda: made("y ~ x"),
     ),
     (
-        lambda: bf.regression("y ~ x", bf.federated.InProcess({})),
+        lambda: bf.regression("y ~ x", 3),
         "or running.prepared of made-up frames",
         lambda: bf.running.prepared("y ~ x", {"a": FRAME[:4]}).design.rows(FRAME, "a"),
     ),
