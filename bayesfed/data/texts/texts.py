@@ -56,7 +56,7 @@ class Texts:
         no tensor, array or series of integers from 0.
     """
 
-    texts: Sequence[str] | Sequence[tuple[str, str]]
+    texts: Sequence[str | tuple[str, str]]
     labels: Tensor
     domains: Sequence[str]
 
@@ -112,7 +112,7 @@ class Texts:
         ArgumentError
             If `share` is not between 0 and 1.
         """
-        first: dict[str | Sequence[str], int] = {}
+        first: dict[str | tuple[str, str], int] = {}
         for row, text in enumerate(self.texts):
             first.setdefault(text, row)
         _, test = held_out(

@@ -91,7 +91,7 @@ def tokenised(
     return Dataset(inputs, texts.labels, domains=domains)
 
 
-def _tokens(texts: Sequence[str | tuple[str, ...]], folder: Path, length: int) -> Tensor:
+def _tokens(texts: Sequence[str | tuple[str, str]], folder: Path, length: int) -> Tensor:
     """Return the tokens of the texts ``(N, 2, length)``, of pairs ``(N, 3, length)``, if the
     tokenizer tells the second text from the first.
     """
@@ -126,7 +126,7 @@ def _tokens(texts: Sequence[str | tuple[str, ...]], folder: Path, length: int) -
     )
 
 
-def _digest(texts: Sequence[str | tuple[str, ...]], folder: Path, length: int) -> str:
+def _digest(texts: Sequence[str | tuple[str, str]], folder: Path, length: int) -> str:
     """Return a digest of everything that the tokens depend on."""
     files = sorted(path for path in folder.iterdir() if path.suffix in _KINDS)
     settings = {

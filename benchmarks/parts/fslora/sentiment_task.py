@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 from tqdm import tqdm
 
 import bayesfed as bf
@@ -46,13 +47,23 @@ class Tail(nn.Module):
         self.classifier = whole.classifier
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Map states with their masks, ``(B, L, width + 1)``, to logits."""
+        """Map states with their masks, ``(B, L, width + 1)``, to logits. Padding, half of the rows,
+        goes into attention alone.
+        """
         states, mask = _used(rows)
-        hidden = ((1 - mask) * torch.finfo(rows.dtype).min)[:, None, None, :]
+        there = mask.bool()
+        kept = states[there]
         for layer in self.layers:
-            out = layer(states, hidden)
-            states = out[0] if isinstance(out, tuple) else out
-        return _logits(self.classifier, states, mask)
+            own = layer.attention.self
+            heads = (own.num_attention_heads, -1)
+            queries, keys, values = (
+                _padded(linear(kept), there).unflatten(-1, heads).transpose(1, 2)
+                for linear in (own.query, own.key, own.value)
+            )
+            seen = scaled_dot_product_attention(queries, keys, values, there[:, None, None])
+            seen = layer.attention.output(seen.transpose(1, 2)[there].flatten(1), kept)
+            kept = layer.output(layer.intermediate(seen), seen)
+        return _logits(self.classifier, _padded(kept, there), mask)
 
     def below(self, whole: TextClassifier, tokens: Tensor) -> Tensor:
         """Return the states that come in, ``(B, L, width)``."""
@@ -93,6 +104,12 @@ class Output(nn.Module):
         finally:
             hook.remove()
         return found[0]
+
+
+def _padded(kept: Tensor, there: Tensor) -> Tensor:
+    """Return tokens ``(T, width)`` where they are in their rows, ``(B, L, width)``."""
+    rows = kept.new_zeros(*there.shape, kept.shape[-1])
+    return rows.masked_scatter(there[..., None], kept)
 
 
 def _used(rows: Tensor) -> tuple[Tensor, Tensor]:
