@@ -242,9 +242,8 @@ def wrong_call(
     near = nearest(unknown, names, 2) or " or ".join(short)
     # A hint of this very name, else the names that are near, else a hint of a name that is near.
     told = unknown if unknown in said else nearest(unknown, said)
-    hint = near or " or ".join(names[:3])
-    if told and (unknown in said or not near):
-        hint = said[told]
+    known = told and (unknown in said or not near)
+    hint = said[told] if known else near or " or ".join(names[:3])
     of, given, _ = hint.partition("=")
     if given and of not in names:
         hint += " of run" if of in ("rounds", "test") else " of a recipe"

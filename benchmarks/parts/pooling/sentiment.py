@@ -79,7 +79,7 @@ def states(texts: Texts) -> Tensor:
     from the cache if they were computed before.
     """
     digest = hashlib.blake2b(
-        "\n".join([str(LENGTH), *texts.texts]).encode(), digest_size=8
+        "\n".join([str(LENGTH), *map(str, texts.texts)]).encode(), digest_size=8
     ).hexdigest()
     model, file = bf.data.minilm_folder(), CACHE / f"states_{digest}.safetensors"
     if not file.exists():
