@@ -21,8 +21,9 @@ def nearest(name: str, known: Iterable[str], count: int = 1) -> str:
         How many are returned at most.
     """
     written, bare = _bare(name), {_bare(one): one for one in known}
-    begun = [one for one in bare if written and one.startswith(written)][:count]
-    return " or ".join(bare[one] for one in begun or get_close_matches(written, bare, count))
+    begun = sorted((one for one in bare if written and one.startswith(written)), key=len)
+    near = begun[:count] or get_close_matches(written, bare, count)
+    return " or ".join(bare[one] for one in near)
 
 
 def _bare(name: str) -> str:
