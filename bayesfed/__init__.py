@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 
 import lazy_loader
+
+from bayesfed.errors.names import no_name
 
 __version__ = "0.3.0"
 
@@ -59,14 +60,7 @@ def _attached() -> tuple[Callable[[str], object], Callable[[], list[str]], list[
         for room in () if name.startswith("_") else rooms:
             if name in vars(load(room)).get("__all__", ()):
                 raise AttributeError(f"{__name__}.{name} is {__name__}.{room}.{name}")
-        # Not by the error's own suggestion, which would miss names that differ in underscores and
-        # capitals.
-        alike = {one.lower().replace("_", ""): one for one in names}
-        near = [alike[one] for one in get_close_matches(name.lower().replace("_", ""), alike)]
-        nearest = f"; did you mean {' or '.join(near)}?" if near else ";"
-        raise AttributeError(
-            f"module {__name__!r} has no attribute {name!r}{nearest} It has {', '.join(names)}"
-        )
+        raise no_name(__name__, name, names)
 
     return get, listed, names
 

@@ -194,6 +194,10 @@ def test_the_nearest_names_come_first(wrong, right):
         getattr(bf, wrong)
     with pytest.raises(AttributeError, match="'zzzz'; It has Adam"):
         bf.zzzz  # noqa: B018
+    with pytest.raises(
+        AttributeError, match="bayesfed.inspect.*'plot_serie'; did you mean plot_ser"
+    ):
+        bf.inspect.plot_serie  # noqa: B018
 
 
 @pytest.mark.parametrize(
