@@ -20,7 +20,7 @@ from pkgutil import iter_modules
 
 import lazy_loader
 
-from bayesfed.errors.nearness import nearest
+from bayesfed.errors.names import no_name
 
 __version__ = "0.3.0"
 
@@ -60,13 +60,7 @@ def _attached() -> tuple[Callable[[str], object], Callable[[], list[str]], list[
         for room in () if name.startswith("_") else rooms:
             if name in vars(load(room)).get("__all__", ()):
                 raise AttributeError(f"{__name__}.{name} is {__name__}.{room}.{name}")
-        # Not by the error's own suggestion, which would miss names that differ in underscores and
-        # capitals.
-        near = nearest(name, names, 3)
-        meant = f"; did you mean {near}?" if near else ";"
-        raise AttributeError(
-            f"module {__name__!r} has no attribute {name!r}{meant} It has {', '.join(names)}"
-        )
+        raise no_name(__name__, name, names)
 
     return get, listed, names
 

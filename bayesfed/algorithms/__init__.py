@@ -6,6 +6,6 @@ written with; `baselines`, `federated_svi`, `d_turbo_vbi`, `fed_rlr`, `fed_hm`, 
 `lora`, `personal` and `after_training` are methods; `wrappers` turn a method into another.
 """
 
-import lazy_loader
+from bayesfed.errors.names import attached
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attached(__name__, __file__)

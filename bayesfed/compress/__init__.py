@@ -8,6 +8,6 @@ size, and `ErrorFeedback` around any of them. All of them are values and can be 
 ``Coded(TopK(0.01, Qsgd(7)))``.
 """
 
-import lazy_loader
+from bayesfed.errors.names import attached
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attached(__name__, __file__)

@@ -5,6 +5,6 @@ other libraries; `synthetic`, drawn data; `partition`, which rows each client ho
 labelled texts and their tokens.
 """
 
-import lazy_loader
+from bayesfed.errors.names import attached
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attached(__name__, __file__)

@@ -5,6 +5,6 @@ From the lowest floor to the highest: `core` (the seams, as protocols and values
 live); `engine` (the only round loop, its gate, ledger and checkpoints).
 """
 
-import lazy_loader
+from bayesfed.errors.names import attached
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attached(__name__, __file__)

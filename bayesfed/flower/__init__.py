@@ -8,6 +8,6 @@ new app. A client app that only forwards bytes to its worker must start fast, so
 before it is used.
 """
 
-import lazy_loader
+from bayesfed.errors.names import attached
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attached(__name__, __file__)

@@ -18,6 +18,6 @@ Vandereycken (2013), Low-rank matrix completion by Riemannian optimization. Absi
 compression scheme with over-the-air aggregation; equation numbers are its own.
 """
 
-import lazy_loader
+from bayesfed.errors.names import attached
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attached(__name__, __file__)

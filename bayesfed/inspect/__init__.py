@@ -5,6 +5,6 @@ From the bottom: `tables` and `partitions`; `figures`, and the plots in `picture
 Matplotlib and ArviZ are imported only where they are used.
 """
 
-import lazy_loader
+from bayesfed.errors.names import attached
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attached(__name__, __file__)

@@ -6,6 +6,6 @@ Lowest first: `modules`; `nets`, `random_fields` and `likelihoods`; `priors`, `l
 from its neighbours.
 """
 
-import lazy_loader
+from bayesfed.errors.names import attached
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attached(__name__, __file__)

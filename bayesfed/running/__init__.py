@@ -5,6 +5,6 @@ In the order of their imports: `result` and `launch` (`run`), `scores` (of every
 `comparison` (several folders in one table) and `reporting` (as a page), `trackers` (callbacks).
 """
 
-import lazy_loader
+from bayesfed.errors.names import attached
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attached(__name__, __file__)

@@ -6,6 +6,6 @@ The package's own tests run them on everything it ships. `law` has the error and
 `codecs` and `clients` hold the laws.
 """
 
-import lazy_loader
+from bayesfed.errors.names import attached
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attached(__name__, __file__)

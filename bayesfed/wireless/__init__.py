@@ -6,6 +6,6 @@ and `allocation`, plans within a deadline and an energy budget; `power_control` 
 analogue channel that adds up what clients send.
 """
 
-import lazy_loader
+from bayesfed.errors.names import attached
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attached(__name__, __file__)

@@ -1,6 +1,7 @@
 """The package as a newcomer meets it: imports, names, docstrings, floors."""
 
 import ast
+import doctest
 import importlib
 import inspect
 import pkgutil
@@ -10,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import bayesfed as bf
 from bayesfed.inspect import PersonalScores
@@ -89,6 +91,26 @@ def test_a_docstring_explains_every_parameter(name):
     heads = re.findall(r"^([\w*].*)", section(value, "Parameters"), re.MULTILINE)
     told = {one.strip(" *") for head in heads for one in head.split(",")}
     assert [one for one in inspect.signature(value).parameters if one not in told] == []
+
+
+def examples(name):
+    value = getattr(bf, name)
+    found = doctest.DocTestParser().get_examples(inspect.getdoc(value)) if callable(value) else []
+    return re.sub(r"rounds=\d+", "rounds=1", "".join(one.source for one in found))
+
+
+# That of `regression` takes long; tests of its own fit what it does.
+EXAMPLES = [name for name in bf.__all__ if name != "regression" and examples(name)]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_of_a_docstring_runs(name):
+    data = bf.Dataset(torch.randn(60, 4), torch.arange(60) % 3)
+    clients = bf.federate(data, bf.iid(60, 4, bf.Key(0)))
+    given = {"bf": bf, "clients": clients, "held_out": clients, "inputs": data.inputs}
+    own = vars(inspect.getmodule(inspect.unwrap(getattr(bf, name))))
+    every = {one: getattr(bf, one) for one in bf.__all__}
+    exec(examples(name), every | own | given | {"net": bf.mlp([4, 8, 3], bf.Key(0))})
 
 
 @pytest.mark.parametrize("name", bf.methods())
@@ -172,6 +194,10 @@ def test_the_nearest_names_come_first(wrong, right):
         getattr(bf, wrong)
     with pytest.raises(AttributeError, match="'zzzz'; It has Adam"):
         bf.zzzz  # noqa: B018
+    with pytest.raises(
+        AttributeError, match="bayesfed.inspect.*'plot_serie'; did you mean plot_ser"
+    ):
+        bf.inspect.plot_serie  # noqa: B018
 
 
 @pytest.mark.parametrize(

@@ -89,8 +89,9 @@ class Training:
 
     Examples
     --------
+    >>> from dataclasses import replace
     >>> work = Training(steps=20, batch_size=32, optimiser=Sgd(0.1))
-    >>> dataclasses.replace(work, steps=5).steps
+    >>> replace(work, steps=5).steps
     5
     """
 

@@ -78,6 +78,11 @@ CASES = [
         lambda: made("y ~ k", data=FRAME.assign(k=texts({"a": FRAME})["a"]["k"].astype(float))),
     ),
     (
+        lambda: made("y ~ k", data=texts({"a": FRAME})),
+        "C(k)",
+        lambda: made("y ~ C(k)", data=texts({"a": FRAME})),
+    ),
+    (
         lambda: made("censored(k, x) ~ x", "weibull"),
         "event 0 where",
         lambda: made("censored(k + 1, zero) ~ x", "weibull"),

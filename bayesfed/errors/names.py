@@ -1,0 +1,36 @@
+"""Names that a package does not have: its error has the nearest of those that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import lazy_loader
+
+from bayesfed.errors.nearness import nearest
+
+
+def no_name(package: str, name: str, names: Sequence[str]) -> AttributeError:
+    """Return the error of a name that a package does not have."""
+    # Not by the error's own suggestion, which would miss names that differ in underscores and
+    # capitals.
+    near = nearest(name, names, 3)
+    meant = f"; did you mean {near}?" if near else ";"
+    return AttributeError(
+        f"module {package!r} has no attribute {name!r}{meant} It has {', '.join(names)}"
+    )
+
+
+def attached(
+    package: str, file: str
+) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package that loads the names of the
+    `.pyi` beside it when they are first used.
+    """
+    load, listed, names = lazy_loader.attach_stub(package, file)
+
+    def get(name: str) -> object:
+        if name in names:
+            return load(name)
+        raise no_name(package, name, names)
+
+    return get, listed, names
