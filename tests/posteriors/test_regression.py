@@ -13,7 +13,6 @@ from bayesfed.errors import (
     ArgumentError,
     ClientError,
     DataError,
-    PosteriorError,
     UndeterminedWarning,
 )
 from bayesfed.inference.exact.form import Form
