@@ -131,6 +131,16 @@ def test_a_mean_over_rows_is_refused_also_where_it_is_not_defined_at_first():
         run(split(ONES), averaged)
 
 
+def test_what_is_not_finite_where_a_model_is_looked_at_is_checked_where_the_search_begins():
+    def factor(inputs, targets=None):
+        a = normal("a", 3.0)
+        pyro.factor("prior", torch.where(a > 1, a.log(), -torch.inf))
+        observed(a, inputs, targets)
+
+    with pytest.raises(ClientError, match="site 'prior': expected a sum over rows"):
+        run(split(ONES), factor)
+
+
 def test_own_values_without_a_density_are_left_out_of_integrals():
     rows = split(ONES, count=4)["s0"]
     near = torch.tensor([0.5]).double()

@@ -18,6 +18,7 @@ from bayesfed.errors import PosteriorError
 from bayesfed.inference.exact.asking import LOWEST
 
 Nodes = Mapping[str, Mapping[str, Any]]
+NO_SUM = "sums, not means, or a term of the prior that is finite at values of order one"
 
 
 def depends(name: str, plate: str) -> PosteriorError:
@@ -32,7 +33,7 @@ def no_sum(name: str, drawn: bool) -> PosteriorError:
     if drawn:
         expected, hint = "the same density at the same values", "pyro.sample, or a constant"
         return PosteriorError(f"site {name!r}", expected, "another each time", hint)
-    expected, hint = "a sum over rows, which doubles with them", "sums, not means"
+    expected, hint = "a sum over rows, which doubles with them", NO_SUM
     return PosteriorError(f"site {name!r}", expected, "another", hint)
 
 

@@ -116,8 +116,9 @@ class Traced:
         found += [run.jacobians[name] for name in run.own]
         return torch.cat([leaf.reshape(-1) for leaf in found])
 
-    def check(self, data: Dataset) -> None:
-        """Check a client's rows.
+    def check(self, data: Dataset, starts: Iterable[Tensor] = ()) -> None:
+        """Check a client's rows, at the first point where all densities are finite; starts are
+        points beside those that every model is looked at.
 
         Raises
         ------
@@ -127,7 +128,7 @@ class Traced:
             known.
         """
         own = level(0.2)
-        for point in looked(self.size):
+        for point in (*looked(self.size), *starts):
             found = self.run(data, point, own)
             if all(leaf.isfinite() for leaf in found.densities.values()):
                 break

@@ -95,7 +95,7 @@ class AnswerLocal:
         rows, made = data.to("cpu"), self.looks.at(message["form"])
         with doubled():
             if CHECKED not in memory:
-                made.check(rows)
+                made.check(rows, message["centre"])
                 memory = memory | {CHECKED: torch.ones(1)}
             near = message["centre"][0]
             own = inside(made, rows, near) if made.own else None

@@ -102,6 +102,12 @@ def averaged(inputs, targets=None):
     pyro.factor("y", dist.Normal(inputs @ beta, 1.0).log_prob(targets).mean())
 
 
+def bounded(inputs, targets=None, least=0.0):
+    a = pyro.sample("a", dist.Normal(torch.tensor(2.0), 1.0))
+    pyro.factor("least", torch.where(a > least, 3 * a.log(), -torch.inf))
+    pyro.sample("y", dist.Normal(a, 1.0).expand(targets.shape).to_event(1), obs=targets)
+
+
 def noisy(inputs, targets=None):
     line(torch.dropout(inputs, 0.5, train=True), targets)
 
@@ -285,6 +291,11 @@ CASES = [
     (lambda: run(FAR, moved), "constants in place of figures of rows", done),
     (lambda: run(CLIENTS, informed), "constants in place of figures of rows", done),
     (lambda: run(CLIENTS, averaged), "sums, not means", done),
+    (
+        lambda: run(CLIENTS, functools.partial(bounded, least=1.0)),
+        "or a term of the prior that is finite at values of order one",
+        lambda: run(CLIENTS, functools.partial(bounded, least=0.1)),
+    ),
     (lambda: run(CLIENTS, noisy), "or a constant", done),
     (lambda: run(CLIENTS, free), "pyro.sample, or a guide", done),
     (lambda: run(CLIENTS, unseen), "obs=targets", done),
