@@ -198,7 +198,7 @@ def test_the_records_of_glue_are_of_the_settings_and_say_what_the_page_says(reco
     for task, rows in (("SST-2", 872), ("CoLA", 1043)):
         bench = glue.bench_of(task, None, tmp_path)
         bench.tasks["only"] = SimpleNamespace(test=SimpleNamespace(data=range(rows)))
-        found = {case: glue.chosen(bench, case) for case in bench.document["cases"]}
+        found = {case: bench.runs(case) for case in bench.document["cases"]}
         glue.shown(task, found)
         for case, made in found.items():
             points[task, case] = [glue.measured(run, glue.FORMS[task].score) for run in made]
