@@ -109,9 +109,11 @@ def as_many_bytes(settings: Settings, place: Place) -> int:
     if "as_many_bytes_as" not in settings:
         return rounds
     probe = supported({**settings, "steps": 1}, place, rounds)
-    few = bf.run(probe, place.clients, rounds=2, seed=place.seed, progress=False)
-    first, second = (sum(row.bits for row in record.rows) / 8e6 for record in few.history)
-    return math.ceil(1 + (place.megabytes(settings["as_many_bytes_as"]) - first) / second)
+    few = bf.run(probe, place.clients, rounds=3, seed=place.seed, progress=False)
+    # From the third round on all have the same length.
+    *first, later = (sum(row.bits for row in record.rows) / 8e6 for record in few.history)
+    left = place.megabytes(settings["as_many_bytes_as"]) - sum(first)
+    return math.ceil(len(first) + left / later)
 
 
 def pruned(settings: Settings, seed: int) -> list[tuple[Stage, int]]:
