@@ -80,10 +80,14 @@ def network(settings: Settings, key: bf.Key, width: float = 1.0) -> torch.nn.Mod
 def work(
     settings: Settings, optimiser: Callable[[float], Any], rounds: int, after: int = 0
 ) -> bf.Training:
-    """Return a round's work, whose rate falls along a cosine over all rounds; `after` of them were
-    made before.
+    """Return a round's work, whose rate falls along a cosine over all rounds, of which `after` were
+    made before; at first it rises, where settings have a warm-up.
     """
-    schedule = cosine(FLOOR, rounds)
+    slow, falling = settings.get("warm_up", 0) + 1, cosine(FLOOR, rounds)
+
+    def schedule(round: int) -> float:
+        return min(1.0, (round + 1) / slow) * falling(round)
+
     return bf.Training(
         settings["steps"],
         settings["batch_size"],
