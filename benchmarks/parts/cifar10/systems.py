@@ -129,8 +129,8 @@ def pruned(settings: Settings, seed: int) -> list[tuple[Stage, int]]:
         trained = copy.deepcopy(net)
         trained.load_state_dict(dict(dense.predictor(state).parameters))
         later = work(settings, bf.Adam, rounds, rounds // 2)
-        share = settings["density"]
-        return bf.fed_prune(trained, share=share, training=later, codec=NONZERO)
+        share, once = settings["density"], settings["once"]
+        return bf.fed_prune(trained, share=share, once=once, training=later, codec=NONZERO)
 
     return [(lambda state: dense, rounds // 2), (largest, rounds - rounds // 2)]
 
