@@ -5,8 +5,8 @@ its paper, on one small network that two processor cores train in an hour or two
     python benchmarks/cifar10.py --data cifar-10-batches-bin --record
     python benchmarks/cifar10.py --data FOLDER --cases FedHM HeteroFL Split-Mix
 
-Ten clients, Dirichlet 0.5, one seed; a CNN of 72,986 parameters, rounds of 25 steps of 32 rows: 20
-for sparse models (3.2 passes over the training rows), 12 for the others. Messages of both directions are counted, headers included.
+Ten clients, Dirichlet 0.5, one seed; a CNN of 72,986 parameters, 20 rounds of 25 steps of 32 rows,
+3.2 passes over the training rows. Messages of both directions are counted, headers included.
 FOLDER has the binary version of CIFAR-10. The committed records are of a copy of the data set whose
 images were stored as JPEG, so that pixels differ a little. Settings are in
 `parts/cifar10/settings.toml`; with --record every run is appended to `records/cifar10.jsonl`, and
