@@ -14,7 +14,7 @@ from bayesfed.errors import CollapseWarning
 from bayesfed.federated import Record, RoundReport, bits
 from bayesfed.federated.engine.metrics import score
 from bayesfed.federated.engine.reports import energy_j, latency_s
-from bayesfed.trees import size
+from bayesfed.trees import Tree, size
 
 
 def made(case: str, settings: Settings, data: tuple[bf.Dataset, bf.Dataset], seed: int) -> Run:
@@ -24,7 +24,8 @@ def made(case: str, settings: Settings, data: tuple[bf.Dataset, bf.Dataset], see
         train.targets, settings["clients"], settings["alpha"], bf.Key(seed, "partition")
     )
     made = plan(settings, Place(train, bf.federate(train, parts), seed, megabytes))
-    few, state, history = scored[: settings["scored"]], {}, list[Record]()
+    few, history = scored[: settings["scored"]], list[Record]()
+    state: Tree = {}
 
     def note(report: RoundReport) -> None:
         if report.due(settings["every"]):

@@ -83,7 +83,8 @@ def work(
     """Return a round's work, whose rate falls along a cosine over all rounds, of which `after` were
     made before; at first it rises, where settings have a warm-up.
     """
-    slow, falling = settings.get("warm_up", 0) + 1, cosine(FLOOR, rounds)
+    slow: float = settings.get("warm_up", 0) + 1.0
+    falling = cosine(FLOOR, rounds)
 
     def schedule(round: int) -> float:
         return min(1.0, (round + 1) / slow) * falling(round)
