@@ -422,13 +422,13 @@ class Task:
 def _network(
     kind: str, image: tuple[int, int, int], channels: tuple[int, ...], hidden: int, seed: int
 ) -> torch.nn.Module:
-    key = bf.Key(seed, "net")
+    key, (depth, height, width) = bf.Key(seed, "net"), image
     if kind == "vgg9":
         return vgg9((3, 32, 32), CLASSES, key)
     return (
         femnist_cnn(CLASSES, key)
         if kind == "femnist_cnn"
-        else bf.cnn(image, CLASSES, key, channels=channels, hidden=hidden)
+        else bf.cnn((depth, height, width), CLASSES, key, channels=channels, hidden=hidden)
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import warnings
 from itertools import accumulate
-from typing import Any
 
 from parts.cifar10.records import Run, Settings, megabytes
 from parts.cifar10.systems import Place, plan
@@ -15,7 +14,7 @@ from bayesfed.errors import CollapseWarning
 from bayesfed.federated import Record, RoundReport, bits
 from bayesfed.federated.engine.metrics import score
 from bayesfed.federated.engine.reports import energy_j, latency_s
-from bayesfed.trees import size
+from bayesfed.trees import Tree, size
 
 
 def made(case: str, settings: Settings, data: tuple[bf.Dataset, bf.Dataset], seed: int) -> Run:
@@ -25,7 +24,8 @@ def made(case: str, settings: Settings, data: tuple[bf.Dataset, bf.Dataset], see
         train.targets, settings["clients"], settings["alpha"], bf.Key(seed, "partition")
     )
     made = plan(settings, Place(train, bf.federate(train, parts), seed, megabytes))
-    few, state, history = scored[: settings["scored"]], dict[str, Any](), list[Record]()
+    few, history = scored[: settings["scored"]], list[Record]()
+    state: Tree = {}
 
     def note(report: RoundReport) -> None:
         if report.due(settings["every"]):

@@ -80,10 +80,15 @@ def network(settings: Settings, key: bf.Key, width: float = 1.0) -> torch.nn.Mod
 def work(
     settings: Settings, optimiser: Callable[[float], Any], rounds: int, after: int = 0
 ) -> bf.Training:
-    """Return a round's work, whose rate falls along a cosine over all rounds; `after` of them were
-    made before.
+    """Return a round's work, whose rate falls along a cosine over all rounds, of which `after` were
+    made before; at first it rises, where settings have a warm-up.
     """
-    schedule = cosine(FLOOR, rounds)
+    slow: float = settings.get("warm_up", 0) + 1.0
+    falling = cosine(FLOOR, rounds)
+
+    def schedule(round: int) -> float:
+        return min(1.0, (round + 1) / slow) * falling(round)
+
     return bf.Training(
         settings["steps"],
         settings["batch_size"],
@@ -109,9 +114,11 @@ def as_many_bytes(settings: Settings, place: Place) -> int:
     if "as_many_bytes_as" not in settings:
         return rounds
     probe = supported({**settings, "steps": 1}, place, rounds)
-    few = bf.run(probe, place.clients, rounds=2, seed=place.seed, progress=False)
-    first, second = (sum(row.bits for row in record.rows) / 8e6 for record in few.history)
-    return math.ceil(1 + (place.megabytes(settings["as_many_bytes_as"]) - first) / second)
+    few = bf.run(probe, place.clients, rounds=3, seed=place.seed, progress=False)
+    # From the third round on all have the same length.
+    *first, later = (sum(row.bits for row in record.rows) / 8e6 for record in few.history)
+    left = place.megabytes(settings["as_many_bytes_as"]) - sum(first)
+    return math.ceil(len(first) + left / later)
 
 
 def pruned(settings: Settings, seed: int) -> list[tuple[Stage, int]]:
@@ -123,8 +130,8 @@ def pruned(settings: Settings, seed: int) -> list[tuple[Stage, int]]:
         trained = copy.deepcopy(net)
         trained.load_state_dict(dict(dense.predictor(state).parameters))
         later = work(settings, bf.Adam, rounds, rounds // 2)
-        share = settings["density"]
-        return bf.fed_prune(trained, share=share, training=later, codec=NONZERO)
+        share, once = settings["density"], settings["once"]
+        return bf.fed_prune(trained, share=share, once=once, training=later, codec=NONZERO)
 
     return [(lambda state: dense, rounds // 2), (largest, rounds - rounds // 2)]
 
