@@ -9,7 +9,7 @@ from difflib import get_close_matches
 
 def nearest(name: str, known: Iterable[str], count: int = 1) -> str:
     """Return the known words that begin with one that was written, or are most like it, joined by
-    "or"; nothing if none is. How they are capitalised and joined makes no difference.
+    "or"; nothing if none is. How they are capitalised makes no difference.
 
     Parameters
     ----------
@@ -20,10 +20,11 @@ def nearest(name: str, known: Iterable[str], count: int = 1) -> str:
     count
         How many are returned at most.
     """
-    written, bare = _bare(name), {_bare(one): one for one in known}
-    begun = sorted((one for one in bare if written and one.startswith(written)), key=len)
-    near = begun[:count] or get_close_matches(written, bare, count)
-    return " or ".join(bare[one] for one in near)
+    written, words = _bare(name), sorted(known, key=lambda one: len(_bare(one)))
+    begun = [one for one in words if written and _bare(one).startswith(written)]
+    lower = {one.lower(): one for one in words}
+    like = get_close_matches(name.lower(), lower, count)
+    return " or ".join(begun[:count] or [lower[one] for one in like])
 
 
 def _bare(name: str) -> str:
