@@ -319,6 +319,26 @@ def _unlike_ranks() -> Iterator[tuple[str, Figure]]:
         yield f"ranks.{recipe}", Figure(values, "three seeds", "fslora_default", commits)
 
 
+def _glue() -> Iterator[tuple[str, Figure]]:
+    """Accuracy of adapters on a task of GLUE by method, in percent, and what all have in common."""
+    of: dict[str, dict[str, Run]] = {}
+    for _, run in runs("fslora_glue"):
+        of.setdefault(run["settings"]["task"], {})[run["case"]] = run
+    for task, by in of.items():
+        key, commits = f"glue.{task.lower().replace('-', '_')}", commits_of(by.values())
+        errors = set[str]()
+        for case, run in by.items():
+            last = dict(zip(["", "", "", *run["domains"]], run["rows"][-1], strict=True))
+            values = (f"{100 * last['accuracy']:.1f}", f"{last['Matthews']:.2f}")
+            name = "_".join(re.findall(r"\w+", case.lower()))
+            yield f"{key}.{name}", Figure(values, "one seed", "fslora_glue", commits)
+            errors |= {f"{100 * last['se of accuracy']:.1f}", f"{last['se of Matthews']:.2f}"}
+        said = run["settings"]
+        common = (*(str(said[name]) for name in ("rank", "rounds")), *sorted(errors))
+        ranks = tuple(re.findall(r"\d+", " ".join(by)))
+        yield f"{key}.setting", Figure((*common, *ranks), "one seed", "fslora_glue", commits)
+
+
 def _targets() -> Iterator[tuple[str, Figure]]:
     """Yield what programs measured last, by program and the words of a target before its first
     number: ``targets.hostile.cases_of``.
@@ -339,5 +359,5 @@ def _targets() -> Iterator[tuple[str, Figure]]:
 
 MAKERS = (
     *(_bits, _uncertainty, _sizes, _budgets, _posteriors, _supports),
-    *(_unlike_ranks, _package, _targets),
+    *(_unlike_ranks, _glue, _package, _targets),
 )
