@@ -190,16 +190,19 @@ def test_the_records_of_images_are_of_the_settings_and_say_what_the_page_says(
 
 
 def test_the_records_of_glue_are_of_the_settings_and_say_what_the_page_says(recorded, tmp_path):
-    runs = tmp_path / "glue" / "runs"
     read = recorded("fslora", tmp_path / "other")[2]
+    runs = tmp_path / "glue" / "runs"
     kept.unpack(BENCHMARKS / "records" / "fslora_glue.jsonl", runs)
-    glue = importlib.import_module("parts.fslora.glue")
-    points = {}
+    glue, points = importlib.import_module("parts.fslora.glue"), {}
     for task, rows in (("SST-2", 872), ("CoLA", 1043)):
         bench = glue.bench_of(task, None, tmp_path)
         bench.tasks["only"] = SimpleNamespace(test=SimpleNamespace(data=range(rows)))
         found = {case: bench.runs(case) for case in bench.document["cases"]}
         glue.shown(task, found)
-        for case, made in found.items():
-            points[task, case] = [glue.measured(run, glue.FORMS[task].score) for run in made]
+        scored = glue.FORMS[task].score
+        points[task] = {case: glue.measured(made[0], scored) for case, made in found.items()}
     assert {file.name for file in runs.iterdir()} == set(read)
+    behind = {case: points["SST-2"]["FSLoRA"] - point for case, point in points["SST-2"].items()}
+    assert 0.02 < behind.pop("FedStackLoRA") < 0.03
+    assert max(behind.values()) < 0.013
+    assert max(points["CoLA"].values()) < 0.13
