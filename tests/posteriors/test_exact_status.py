@@ -219,6 +219,44 @@ def test_the_scale_of_six_batches_is_adapted_to(monkeypatch):
         assert (weights @ (leaf - found).square()).sqrt() / sd == pytest.approx(1, abs=0.03)
 
 
+def test_items_crossed_with_sites_are_near_whatever_they_are_called(monkeypatch):
+    # A narrow Gaussian lacks the tail of large sds, into which the mode's curvature reaches.
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    crossed = importlib.import_module("parts.exact.hierarchies").crossed()
+    each = [(rows.inputs[:, 0].long(), rows.targets) for rows in crossed.clients.values()]
+    items = torch.stack([item for item, _ in each])
+    y, same = torch.stack([targets for _, targets in each]), torch.ones(10, 10).double()
+    half_cauchy = dist.HalfCauchy(torch.tensor(1.0).double())
+
+    def density(point):
+        scales = point[1:4].exp()
+        cov = scales[0] ** 2 * same + scales[2] ** 2 * torch.eye(10).double()
+        mean = point[0] + scales[1] * point[4:][items]
+        rows = dist.MultivariateNormal(mean, cov).log_prob(y).sum()
+        prior = half_cauchy.log_prob(scales).sum() + point[1:4].sum()
+        return rows + prior - point[0] ** 2 / 50 - point[4:].square().sum() / 2
+
+    def values(points):
+        return torch.cat([points, points[:, 1:4].exp()], 1)
+
+    with pyro.validation_enabled(False):
+        state = driven(density, 9, values)
+    weights = checking.weights(state).weights
+    for name, leaf in zip(("tau", "across", "sigma"), values(state["points"]).T[9:], strict=True):
+        mean, sd = crossed.shared[name]
+        found = weights @ leaf
+        assert abs(found - mean) < 0.05 * sd
+        assert (weights @ (leaf - found).square()).sqrt() / sd > 0.93
+
+
+def test_a_step_that_nobody_looked_at_is_not_proposed_from(monkeypatch):
+    # One round of the Gaussian, whose full step would go far beyond the mode.
+    monkeypatch.setattr(stages, "WIDENS", 1)
+    monkeypatch.setattr(weighing, "REFITS", 0)
+    state = driven(lambda point: (2 * point - point.exp()).sum(), 4)
+    assert torch.equal(state["mix/centre"], state["mode/centre"])
+
+
 def test_a_grid_that_is_too_coarse_is_no_reference(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
     quadrature = importlib.import_module("parts.exact.quadrature")

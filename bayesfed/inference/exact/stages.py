@@ -32,9 +32,10 @@ LARGEST, WIDEST = 50, 20_000
 # Name of the moves of the last rounds of such a fit.
 TRAIL = "trail"
 # Most rounds of the first two stages, and those that other starts have once there is a mode.
-CLIMBS, GRACE, WIDENS = 30, 4, 10
-# Smallest share of a further mode, by Laplace, that is proposed from.
-LEAST = 1e-6
+CLIMBS, GRACE, WIDENS = 30, 4, 14
+# Smallest share of a further mode, by Laplace, that is proposed from; that of the mode beside the
+# first refit, which is 1: its curvature reaches into tails that few points of the Gaussian are in.
+LEAST, BESIDE = 1e-6, 0.4
 QUESTION = ("centre", "basis", "shift", "scale", "lengths", "notes")
 
 
@@ -117,7 +118,7 @@ def told(
         (start,), (told,) = apart(state), apart(answer, tuple(answer))
         made, still = steps.widened(start, told)
         if still or rounds + 1 >= WIDENS:
-            return _proposing(state | stacked([made]), made)
+            return _proposing(state | stacked([made]), made, still)
         return state | stacked([made])
     return _weighed(state, answer, prior, values)
 
@@ -156,8 +157,8 @@ def _climbed(state: Tree, answer: Tree) -> Tree:
     if not modes:
         code = weighing.FREE if "free" in state else weighing.NO_MODE
         return state | {"stage": numbers(DONE, 0, 0), "verdict": numbers(code)}
-    best = int(state["mode/level"].argmax())
-    start = steps.begun(state["mode/centre"][best], state["mode/basis"][best], steps.DAMPINGS)
+    best = _laplace(state, int(state["mode/level"].argmax()))
+    start = steps.begun(best["centre"], best["basis"], steps.DAMPINGS)
     return state | stacked([start]) | {"stage": numbers(GAUSSIAN, 0, 0)}
 
 
@@ -170,9 +171,12 @@ def _near(start: Tree, mode: Tree) -> bool:
     return float(away.norm()) < 1
 
 
-def _proposing(state: Tree, made: Tree) -> Tree:
-    """Begin the first importance round: the Gaussian, and the other modes."""
-    place = int(made["lengths"].argmax()) if not made["notes"][steps.FRESH] else 0
+def _proposing(state: Tree, made: Tree, still: bool) -> Tree:
+    """Begin the first importance round: the Gaussian, and the other modes. A step that nobody has
+    looked at is taken only where it is small.
+    """
+    lengths = made["lengths"]
+    place = int(lengths.argmax() if still else lengths.argmin())
     first = {
         "centre": made["centre"] + made["basis"] @ made["shift"][place],
         "basis": made["basis"] * made["scale"][place],
@@ -181,9 +185,12 @@ def _proposing(state: Tree, made: Tree) -> Tree:
     each = [(first, share[best])]
     for k in range(len(share)):
         if k != best and share[k] > LEAST:
-            mode = {name: state[f"mode/{name}"][k] for name in ("centre", "basis")}
-            each.append((mode, share[k].clamp_min(0.05)))
+            each.append((_laplace(state, k), share[k].clamp_min(0.05)))
     return _asked(state, each)
+
+
+def _laplace(state: Tree, mode: int) -> Tree:
+    return {name: state[f"mode/{name}"][mode] for name in ("centre", "basis")}
 
 
 def _asked(state: Tree, each: list[tuple[Tree, Tensor]]) -> Tree:
@@ -234,7 +241,11 @@ def _weighed(state: Tree, answer: Tree, prior: Tensor | float, values: weighing.
     hopeless = number >= weighing.REFITS or found.ess < state["points"].shape[1]
     if hopeless or status != weighing.GAUSSIAN:
         return state | {"stage": numbers(DONE, number + 1, 0)}
-    return _asked(state, weighing.refitted(state["points"], found.weights))
+    each = weighing.refitted(state["points"], found.weights)
+    if not number:
+        best = int(state["mode/level"].argmax())
+        each.append((_laplace(state, best), numbers(BESIDE)[0]))
+    return _asked(state, each)
 
 
 def _shares(state: Tree) -> Tensor:
