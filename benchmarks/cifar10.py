@@ -1,7 +1,7 @@
 """The papers' own data: D-Turbo-VBI, FedHM, FedRLR and AnycostFL on CIFAR-10, each beside rivals of
 its paper, on one small network that two processor cores train in an hour or two.
 
-    python benchmarks/cifar10.py                                  # tables, from the records
+    python benchmarks/cifar10.py [--check]                        # tables, from the records
     python benchmarks/cifar10.py --data cifar-10-batches-bin --record
     python benchmarks/cifar10.py --data FOLDER --cases FedHM HeteroFL Split-Mix
 
@@ -15,7 +15,7 @@ last run of a case with its present settings is shown.
 "D-Turbo-VBI" learns its support; "random" keeps the one that clients draw from a key, and trains on
 until it has sent as much; "pruned" is dense in the first half of its rounds (16 bits both ways),
 then `fed_prune`. On devices, every method has the same budgets of time and energy, and the local
-steps that fit.
+steps that fit. --check: exit status 1 if a case lacks a run.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from parts.cifar10.records import (
     rows,
 )
 from parts.cifar10.runs import made
+from parts.shared.targets import at_least
 
 import bayesfed as bf
 from bayesfed.inspect import table
@@ -50,6 +51,7 @@ def main() -> int:
     parser.add_argument("--cases", nargs="+", help="default: all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--record", action="store_true", help="append the runs to the records")
+    parser.add_argument("--check", action="store_true", help="exit 1 if a case lacks a run")
     options = parser.parse_args()
     torch.set_num_threads(1)
     runs = recorded()
@@ -65,7 +67,8 @@ def main() -> int:
             print(name, *run["accuracy"], f"{run['seconds']} s", flush=True)
     print(table(HEADS, rows(runs)) + "\n")
     print(table([*ON_DEVICES, f"J to {100 * goal(runs):.1f} %"], costs(runs)))
-    return 0
+    met = at_least("cases with a run at their present settings", len(runs), len(cases()))
+    return 0 if met or not options.check else 1
 
 
 if __name__ == "__main__":

@@ -27,8 +27,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from parts.front.ages import changed, told
-from parts.front.figures import Figure, figures
+from parts.front.figures import figures
 from parts.front.pages import DATED, ROOT, Page, dated, measured, numbers, site, words
+from parts.front.record import Figure
 from parts.house.surface import names
 from parts.shared.targets import at_least, target
 

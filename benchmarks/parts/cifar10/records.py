@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from parts.shared.kept import commit
 from parts.shared.settings import resolved, settings_of
 
 RECORDS = Path(__file__).parents[2] / "records" / "cifar10.jsonl"
@@ -42,13 +42,8 @@ def megabytes(case: str) -> float:
 
 def record(run: Run) -> None:
     """Append a run to the records, with the commit."""
-    commit, changed = (
-        subprocess.run(["git", *said.split()], capture_output=True, text=True, check=True).stdout
-        for said in ("describe --always", "diff --name-only HEAD -- *.py *.toml")
-    )
-    run["commit"] = commit.strip() + "-dirty" * bool(changed)
     with RECORDS.open("a") as file:
-        file.write(json.dumps(run) + "\n")
+        file.write(json.dumps(run | {"commit": commit()}) + "\n")
 
 
 def rows(runs: Mapping[str, Run]) -> list[list[str]]:

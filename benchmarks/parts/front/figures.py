@@ -8,54 +8,14 @@ import json
 import re
 import statistics
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from parts.checks.table import kept
 from parts.exact.limits import ERROR, WIDTH, is_near
-from parts.front.ages import older, written
-from parts.shared.settings import settings_of
+from parts.front.papers import cifar10, glue, unlike_ranks
+from parts.front.record import RECORDS, Figure, Run, commits_of, runs
 
-RECORDS = Path(__file__).parents[2] / "records"
 BITS = "accuracy_vs_bits"
-Run = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Figure:
-    """What a line of README may say: the values, as they are printed, and the setting that stands
-    in the same line.
-    """
-
-    values: tuple[str, ...]
-    setting: str
-    source: str
-    # Commits that made the record, where it tells.
-    commits: tuple[str, ...] = ()
-
-    @property
-    def older(self) -> bool:
-        """Whether the code that is measured has changed since."""
-        return older(self.source, self.commits)
-
-
-def runs(name: str) -> list[tuple[str, Run]]:
-    """Return the names and contents of all runs of a record, with the commit that made them: the
-    one that they name, or that which wrote their line.
-    """
-    lines = [json.loads(line) for line in (RECORDS / f"{name}.jsonl").read_text().splitlines()]
-    made = written(name) or [""] * len(lines)
-    return [
-        (line["name"], {"commit": commit} | line["run"])
-        for line, commit in zip(lines, made, strict=True)
-    ]
-
-
-def commits_of(several: Iterable[Run]) -> tuple[str, ...]:
-    """Return the commits that made these runs."""
-    return tuple(sorted({run["commit"] for run in several}))
 
 
 def figures() -> dict[str, Figure]:
@@ -294,51 +254,6 @@ def _supports() -> Iterator[tuple[str, Figure]]:
             yield f"{key}.density", Figure((asked,), seeds, "sparse", commits)
 
 
-def _unlike_ranks() -> Iterator[tuple[str, Figure]]:
-    """Accuracies of FSLoRA's default and of rules for unlike ranks, by recipe: on digits of two
-    ranks, images, and digits by rows, each at the rate that was chosen on held-out rows.
-    """
-    small = settings_of("fslora")["image_small"]
-    rates = {
-        (*(small["tasks"][task][of] for of in ("task", "rank")), case.lower()): rate
-        for task, by in small["rates"].items()
-        for case, rate in by.items()
-    }
-    found: dict[str, dict[str, list[Run]]] = {}
-    for _, run in runs("fslora_default"):
-        chosen = run["settings"]
-        task, recipe, rate = chosen["task"], chosen["recipe"], chosen["learning_rate"]
-        best = rates.get((task, chosen["rank"], recipe.replace("_", "")), rate)
-        if rate == best and not chosen["held_out"]:
-            by = found.setdefault(recipe, {})
-            by.setdefault(f"{task} {chosen['rank']}", []).append(run)
-    for recipe, by in found.items():
-        means = [statistics.fmean(run["rows"][-1][-1] for run in by[task]) for task in sorted(by)]
-        commits = commits_of(run for several in by.values() for run in several)
-        values = tuple(f"{mean:.1f}" for mean in means)
-        yield f"ranks.{recipe}", Figure(values, "three seeds", "fslora_default", commits)
-
-
-def _glue() -> Iterator[tuple[str, Figure]]:
-    """Accuracy of adapters on a task of GLUE by method, in percent, and what all have in common."""
-    of: dict[str, dict[str, Run]] = {}
-    for _, run in runs("fslora_glue"):
-        of.setdefault(run["settings"]["task"], {})[run["case"]] = run
-    for task, by in of.items():
-        key, commits = f"glue.{task.lower().replace('-', '_')}", commits_of(by.values())
-        errors = set[str]()
-        for case, run in by.items():
-            last = dict(zip(["", "", "", *run["domains"]], run["rows"][-1], strict=True))
-            values = (f"{100 * last['accuracy']:.1f}", f"{last['Matthews']:.2f}")
-            name = "_".join(re.findall(r"\w+", case.lower()))
-            yield f"{key}.{name}", Figure(values, "one seed", "fslora_glue", commits)
-            errors |= {f"{100 * last['se of accuracy']:.1f}", f"{last['se of Matthews']:.2f}"}
-        said = run["settings"]
-        common = (*(str(said[name]) for name in ("rank", "rounds")), *sorted(errors))
-        ranks = tuple(re.findall(r"\d+", " ".join(by)))
-        yield f"{key}.setting", Figure((*common, *ranks), "one seed", "fslora_glue", commits)
-
-
 def _targets() -> Iterator[tuple[str, Figure]]:
     """Yield what programs measured last, by program and the words of a target before its first
     number: ``targets.hostile.cases_of``.
@@ -359,5 +274,5 @@ def _targets() -> Iterator[tuple[str, Figure]]:
 
 MAKERS = (
     *(_bits, _uncertainty, _sizes, _budgets, _posteriors, _supports),
-    *(_unlike_ranks, _glue, _package, _targets),
+    *(unlike_ranks, glue, cifar10, _package, _targets),
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
-from parts.front.figures import RECORDS, runs
+from parts.front.record import RECORDS, runs
 from parts.pictures.style import BLUE, GREEN, GREY, ORANGE, RED, figure, save, tidy
 
 ROOT = Path(__file__).parents[3]

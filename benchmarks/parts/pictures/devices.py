@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 from matplotlib.figure import Figure
-from parts.front.figures import RECORDS, runs
+from parts.front.record import RECORDS, runs
 from parts.pictures.style import BLUE, GREY, ORANGE, figure, save, tidy
 
 ROOT = Path(__file__).parents[3]

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
-from parts.front.figures import RECORDS, runs
+from parts.front.record import RECORDS, runs
 from parts.pictures.style import BLUE, figure, save
 
 import bayesfed as bf

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 from matplotlib.figure import Figure
-from parts.front.figures import runs
+from parts.front.record import runs
 from parts.pictures.style import BLUE, GREY, RED, figure, save, tidy
 
 # Cases as the settings name them: what the picture says, its colour, where. Three lines coincide

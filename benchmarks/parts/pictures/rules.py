@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 
 from matplotlib.figure import Figure
-from parts.front.figures import RECORDS, runs
+from parts.front.record import RECORDS, runs
 from parts.pictures.style import BLUE, GREY, ORANGE, figure, save, tidy
 
 SPLITS = {

@@ -10,7 +10,8 @@ from functools import partial
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from parts.front.figures import Run, corrupted, readings
+from parts.front.figures import corrupted, readings
+from parts.front.record import Run
 from parts.pictures.style import BLUE, GREEN, GREY, ORANGE, figure, line, save, tidy
 
 ROWS = (600, 2000, 54000)
