@@ -100,14 +100,14 @@ def test_the_marks_of_pages_are_right(front):
 
 
 def test_a_run_is_of_the_commit_that_it_names_or_that_wrote_its_line(front, monkeypatch):
-    figures = importlib.import_module("parts.front.figures")
-    monkeypatch.setattr(figures, "written", lambda name: ["first", "second", "third"])
+    record = importlib.import_module("parts.front.record")
+    monkeypatch.setattr(record, "written", lambda name: ["first", "second", "third"])
     lines = [{"name": str(n), "run": {"a": n} | own} for n, own in enumerate([{}, {"commit": "x"}])]
-    monkeypatch.setattr(figures.Path, "read_text", lambda path: "\n".join(map(json.dumps, lines)))
+    monkeypatch.setattr(record.Path, "read_text", lambda path: "\n".join(map(json.dumps, lines)))
     with pytest.raises(ValueError, match="longer"):
-        figures.runs("a")
-    monkeypatch.setattr(figures, "written", lambda name: ["first", "second"])
-    assert figures.commits_of(run for _, run in figures.runs("a")) == ("first", "x")
+        record.runs("a")
+    monkeypatch.setattr(record, "written", lambda name: ["first", "second"])
+    assert record.commits_of(run for _, run in record.runs("a")) == ("first", "x")
 
 
 def test_pages_have_no_figure_that_is_typed_and_not_marked(front, tmp_path):
