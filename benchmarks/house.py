@@ -65,7 +65,7 @@ BOUGHT = {
     "graphs of compact networks, model cards, LaTeX of regressions, estimates": 1_250,
     "batches in parts, bfloat16, augmentation, scores under secure sums, several outcomes": 2_150,
     "a network's own generators, causes of refusals, a value for each missing argument": 1_700,
-    "densities with a domain, formulas over Flower, pairs of sentences, strangers' mistakes": 1_600,
+    "densities with a domain, formulas over Flower, pairs of sentences, strangers' mistakes": 1_800,
 }
 TOKENS = 345_000 + sum(BOUGHT.values())
 FIRST = (
