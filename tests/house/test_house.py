@@ -136,7 +136,8 @@ def test_it_reads_this_package_as_python_does(house):
     )
     folders = {imports.module_of(file) for file in package if file.stem == "__init__"}
     assert "bayesfed.federated.core.update" in loaded
-    # The package itself loads its list of names.
+    # Packages load their lists of names.
     assert loaded - folders - nx.descendants(graph, "bayesfed.federated.engine.round_loop") == {
+        "bayesfed.errors.names",
         "bayesfed.federated.engine.round_loop",
     }

@@ -54,7 +54,7 @@ def draw() -> None:
 
 def _drawn() -> Figure:
     found = dict(runs("fidelity"))
-    rules = list(found["iid"])
+    rules = [rule for rule in found["iid"] if rule != "commit"]
     whole = figure(8.6, 0.9 + 0.32 * len(rules))
     left, right = whole.subplots(1, 2, sharey=True)
     for split, (name, colour, shift) in SPLITS.items():
