@@ -1,14 +1,15 @@
 """Whether the programs here meet their targets: the quick ones, and one of the long ones in turn.
 
-    python benchmarks/checks.py [--write] [--only PROGRAM ...]
+    python benchmarks/checks.py [--part quick|long] [--write] [--only PROGRAM ...]
 
 Which are quick, which long, and which wait to be measured on this version, is in
 `parts/checks/settings.toml`, beside the targets that are known to be missed and what will meet
 them. The long one is chosen by the number of commits, and runs beside the quick ones, or after them
-if it is timed; those of --only run one after another. Every program runs with ``--check``; what it
-prints is shown when it is done. Exit status 1 if a target is missed that is not known to be, or a
-program fails without a target that is missed. --write puts the targets of what was run into
-`records/targets.tsv`, from which the page of benchmarks and README read them.
+if it is timed. Those of --only run one after another, and so do those of one --part, which leaves a
+core to others. Every program runs with ``--check``; what it prints is shown when it is done. Exit
+status 1 if a target is missed that is not known to be, or a program fails without a target that is
+missed. --write puts the targets of what was run into `records/targets.tsv`, from which the page of
+benchmarks and README read them.
 """
 
 from __future__ import annotations
@@ -39,16 +40,19 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     every = [*SETTINGS["quick"], *SETTINGS["long"], *SETTINGS["waiting"]]
+    parser.add_argument("--part", choices=["quick", "long"], help="the quick ones, or the long one")
     parser.add_argument("--write", action="store_true", help="write records/targets.tsv anew")
     parser.add_argument("--only", nargs="+", metavar="PROGRAM", choices=every, help="run these")
     options = parser.parse_args()
-    chosen = options.only or [in_turn(SETTINGS["long"], commits()), *SETTINGS["quick"]]
+    parts = {"long": [in_turn(SETTINGS["long"], commits())], "quick": SETTINGS["quick"]}
+    one_by_one = options.only or (options.part and parts[options.part])
+    chosen = one_by_one or [*chain.from_iterable(parts.values())]
     commit, today = (
         git("describe", "--always", "--dirty=+", "--exclude=*"),
         date.today().isoformat(),
     )
     found, problems = list[Target](), list[str]()
-    alone = [one for one in chosen if options.only or one in SETTINGS["alone"]]
+    alone = [one for one in chosen if one_by_one or one in SETTINGS["alone"]]
     together = [one for one in chosen if one not in alone]
     for command, (status, text, seconds) in chain(finished(together, 2), finished(alone, 1)):
         print(f"\n== {command}", text, sep="\n", flush=True)

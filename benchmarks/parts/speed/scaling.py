@@ -95,7 +95,7 @@ def server_step(width: int, repeats: int) -> list[str | float]:
         bf.mlp(widths, bf.Key(0, "net")), likelihood=bf.Categorical(temperature=0.05)
     )
     algorithm = bf.d_turbo_vbi(
-        declared, observations=1000, training=bf.Training(steps=2, batch_size=32), field=no_field
+        declared, training=bf.Training(steps=2, batch_size=32), field=no_field
     )
     with calls_timed(type(algorithm.phases[0].server), "step") as seconds:
         list(rounds(algorithm, bf.InProcess(federation((784, 10), 2, 64)), rounds=repeats + 1))
