@@ -5,7 +5,6 @@ clients are.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -114,11 +113,8 @@ def as_many_bytes(settings: Settings, place: Place) -> int:
     if "as_many_bytes_as" not in settings:
         return rounds
     probe = supported({**settings, "steps": 1}, place, rounds)
-    few = bf.run(probe, place.clients, rounds=3, seed=place.seed, progress=False)
-    # From the third round on all have the same length.
-    *first, later = (sum(row.bits for row in record.rows) / 8e6 for record in few.history)
-    left = place.megabytes(settings["as_many_bytes_as"]) - sum(first)
-    return math.ceil(len(first) + left / later)
+    megabytes = place.megabytes(settings["as_many_bytes_as"])
+    return weights.rounds_of(megabytes, probe, place.clients, place.seed)
 
 
 def pruned(settings: Settings, seed: int) -> list[tuple[Stage, int]]:

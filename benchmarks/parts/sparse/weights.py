@@ -155,7 +155,10 @@ def run(made: Made, method: str, before: Sequence[Row]) -> Row:
     rounds = settings["rounds"]
     if method == EQUAL:
         ours = [row for row in [*recorded(name), *before] if row[:3] == (name, LEARNED, seed)][-1]
-        rounds = math.ceil(rounds * ours.megabytes / random_megabytes(made))
+        # A round's bytes do not depend on its steps.
+        few = made._replace(settings={**settings, "steps": 1})
+        probe = algorithm(few, task.net(seed), "random", rounds)
+        rounds = rounds_of(ours.megabytes, probe, task.clients, seed)
     net = task.net(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CollapseWarning)
@@ -196,17 +199,14 @@ def run(made: Made, method: str, before: Sequence[Row]) -> Row:
     )
 
 
-def random_megabytes(made: Made) -> float:
-    """Return what a random support sends in the rounds of a case, from its first three."""
-    task, rounds = made.task, int(made.settings["rounds"])
-    few = bf.run(
-        algorithm(made, task.net(made.seed), "random", rounds),
-        task.clients,
-        rounds=3,
-        seed=made.seed,
-        progress=False,
-    )
-    return few.bits() / 8e6 * rounds / 3
+def rounds_of(
+    megabytes: float, algorithm: Algorithm, clients: Mapping[str, bf.Dataset], seed: int
+) -> int:
+    """Return the rounds in which a support that stays as it is sends so much."""
+    few = bf.run(algorithm, clients, rounds=3, seed=seed, progress=False)
+    # From the third round on all have the same length.
+    *first, later = (sum(row.bits for row in record.rows) / 8e6 for record in few.history)
+    return math.ceil(len(first) + (megabytes - sum(first)) / later)
 
 
 def algorithm(made: Made, net: torch.nn.Module, method: str, rounds: int) -> Algorithm:
