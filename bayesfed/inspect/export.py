@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     import xarray
 
 MAX_ENTRIES = 250_000_000
+# How many draws of a posterior by default: of one whose draw has at most SMALL values, and of others.
+DRAWS, FEW, SMALL = 1000, 100, 1000
 # Axes that are not a plate's.
 TAKEN = ("chain", "draw", "row", "client")
 
@@ -41,7 +43,7 @@ def to_arviz(
     history: Sequence[Record],
     data: Rows = None,
     *,
-    draws: int = 100,
+    draws: int | None = None,
     thin: int = 1,
     seed: int = 0,
     memories: Mapping[str, Tree] | None = None,
@@ -77,7 +79,8 @@ def to_arviz(
         Rows to predict and score, or those of every client by name. They must be by name if a part
         of the posterior stays with clients.
     draws
-        Number of draws from the posterior.
+        Number of draws from the posterior. Default: 1,000 where a draw has at most 1,000 values,
+        100 where it has more.
     thin
         Keep every `thin`-th row and column of a matrix; the coordinates say which ones.
     seed
@@ -97,7 +100,7 @@ def to_arviz(
         If `draws` or `thin` is below 1, the draws would not fit in memory, or a part of the
         posterior stays with clients and is not known for these rows.
     """
-    if draws < 1 or thin < 1:
+    if thin < 1 or (draws is not None and draws < 1):
         raise ArgumentError("to_arviz", "draws and thin >= 1", (draws, thin), "draws=100")
     groups: dict[str, dict[str, np.ndarray]] = {}
     coords: dict[str, Any] = {}
@@ -106,6 +109,8 @@ def to_arviz(
     if algorithm.posterior is not None:
         posterior, key = algorithm.posterior(state), Key(seed, "arviz")
         first = posterior.draw(key.child("draw", 0))
+        if draws is None:
+            draws = DRAWS if sum(value.numel() for value in first.values()) <= SMALL else FEW
         _check_size(first, draws, thin)
         more = posterior.derived(first, key) if isinstance(posterior, OfSites) else {}
         for name, value in {**posterior.constants, **first, **more}.items():

@@ -184,7 +184,7 @@ class Result:
         self,
         data: Dataset | Mapping[str, Dataset] | None = None,
         *,
-        draws: int = 100,
+        draws: int | None = None,
         thin: int = 1,
         seed: int = 0,
         own: Mapping[str, Dataset] | None = None,
@@ -200,7 +200,7 @@ class Result:
 
         check_rows("Result.to_arviz", data, self.data)
         state, kept = self.snapshot.state, self.snapshot.memories
-        scores = self.personal_scores(own, draws=draws, seed=seed).clients if own else None
+        scores = self.personal_scores(own, draws=draws or 100, seed=seed).clients if own else None
         export = partial(to_arviz, memories=kept, fitted=self.data, own=scores)
         return export(self.algorithm, state, self.history, data, draws=draws, thin=thin, seed=seed)
 

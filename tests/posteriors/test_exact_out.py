@@ -91,7 +91,9 @@ def test_an_axis_of_arviz_is_not_a_plate_and_factors_have_no_predictions():
             beta = pyro.sample("beta", dist.Normal(0.0, 5.0))
         pyro.factor("y", dist.Normal(inputs @ beta, 1.0).log_prob(targets).sum())
 
-    data = run(sites(INPUTS, TARGETS), row).to_arviz(bf.Dataset(INPUTS, TARGETS), draws=3)
+    result = run(sites(INPUTS, TARGETS), row)
+    assert result.to_arviz().posterior.sizes["draw"] == 1000
+    data = result.to_arviz(bf.Dataset(INPUTS, TARGETS), draws=3)
     assert data.posterior["beta"].dims == ("chain", "draw", "beta_0")
     assert data.log_likelihood["rows"].dims == ("chain", "draw", "client")
 

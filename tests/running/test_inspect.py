@@ -154,6 +154,10 @@ def test_netcdf_round_trip_in_both_generations_of_arviz(finished, tmp_path, back
         ]
 
 
+def test_a_large_posterior_has_fewer_draws_by_default(finished):
+    assert export(finished, draws=None).posterior.sizes["draw"] == 100
+
+
 def test_a_method_without_posterior_exports_its_federation(finished):
     _, data, _ = finished
     result = bf.run(
