@@ -13,6 +13,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +36,7 @@ from bayesfed.geometry.thin import product_norm
 from bayesfed.keys import Key
 from bayesfed.models import Drawn, adapters
 from bayesfed.models.adapters.lora import based
+from bayesfed.models.adapters.lora_layers import Make
 from bayesfed.trees import Shapes, Tree, check, leaf_of, placed, shapes
 
 # Owners of leaves on the down-link, by layer: multipliers of slices, and indices for clients that
@@ -215,23 +217,23 @@ class Sketched(Around):
         sent, indices = read_sketch(message)
         coded = _decoded(sent, message)
         own = dict(self.net.named_parameters()) | cut_slices(self.frozen, indices)
-        slices = Tree()
+        slices = dict[str, Make]()
         if self.anchored:
             # Leaves with all slices: frozen ones, and those of a message that names slices and has
             # no codes for the others.
             whole = dict(self.frozen) | ({} if coded else sent)
-            rest = {
-                name: others(chosen, len(whole[leaf_of(name, "lora_a")]))
-                for name, chosen in indices.items()
-            }
-            slices = coded | (cut_slices(whole, rest) if indices else {})
+            for name, (layer, axis) in sliced(whole, indices).items():
+                leaf = whole[name]
+                rest = others(indices[layer], leaf.shape[axis]).to(leaf.device)
+                slices[name] = partial(leaf.index_select, axis, rest)
+            slices |= coded
         trained = sent if coded else cut_slices(sent, indices)
         with placed(self.net, own), _beside(self.net, owned(message, SCALE), slices):
             return self.local.fit(trained, memory, data, key, options)
 
 
 @contextmanager
-def _beside(net: nn.Module, multipliers: Tree, slices: Tree) -> Iterator[None]:
+def _beside(net: nn.Module, multipliers: Tree, slices: Mapping[str, Make]) -> Iterator[None]:
     """Inside the block multiply the scale of some layers, by one number for each slice, and let
     layers compute with slices that are not trained.
     """
@@ -250,12 +252,12 @@ def _beside(net: nn.Module, multipliers: Tree, slices: Tree) -> Iterator[None]:
             layer.scale, layer.untrained = scales[name], None
 
 
-def _decoded(sent: Tree, message: Mapping[str, Tensor]) -> Tree:
-    """Return the slices of which a message has codes, by the names of their leaves."""
-    ranges, found = owned(message, RANGES), Tree()
+def _decoded(sent: Tree, message: Mapping[str, Tensor]) -> dict[str, Make]:
+    """Return what decodes the slices of which a message has codes, by the names of their leaves."""
+    ranges, found = owned(message, RANGES), dict[str, Make]()
     for name, codes in owned(message, CODES).items():
         axis = AXES[name.rpartition(".")[2]]
-        found[name] = fine(codes, ranges[name], sent[name].shape[1 - axis], axis)
+        found[name] = partial(fine, codes, ranges[name], sent[name].shape[1 - axis], axis)
     return found
 
 
