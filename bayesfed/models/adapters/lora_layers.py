@@ -115,19 +115,25 @@ def matrix_of(layer: nn.Module) -> Tensor:
     return weight.mT if is_transposed(layer) else weight.flatten(1)
 
 
-class _Made(torch.autograd.Function):
-    """``x -> x W^T`` with a weight that is made for each use, forwards and backwards, so that no
-    layer holds it in between.
+class _Branch(torch.autograd.Function):
+    """``x -> scale (x A^T) B^T`` of factors that are made for each use, forwards and backwards, so
+    that no layer holds them in between.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, make: Make) -> Tensor:
-        ctx.make, weight = make, make()
-        return functional.linear(x.to(weight.dtype), weight)
+    def forward(ctx: Any, x: Tensor, b: Make, a: Make, scale: float) -> Tensor:
+        ctx.made = b, a, scale
+        return _times(_times(x, a) * scale, b)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return gradients[0] @ ctx.make().to(gradients[0]), None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (upstream,), (b, a, scale) = gradients, ctx.made
+        return upstream @ b().to(upstream) * scale @ a().to(upstream), None, None, None
+
+
+def _times(x: Tensor, make: Make) -> Tensor:
+    factor = make()
+    return functional.linear(x.to(factor.dtype), factor)
 
 
 class LoraLinear(Deterministic):
@@ -228,8 +234,8 @@ class LoraLinear(Deterministic):
         if self.untrained:
             # After the trained slices, and so before them in the backward pass, which then has no
             # gradient of `x` yet to hold beside a factor.
-            (b, a), apply = self.untrained, cast(Any, _Made.apply)
-            base = base + apply(apply(x, a) * self.scale, b).to(base.dtype)
+            apply: Any = _Branch.apply
+            base = base + apply(x, *self.untrained, self.scale).to(base.dtype)
         return base + trained.to(base.dtype)
 
     def extra_repr(self) -> str:
