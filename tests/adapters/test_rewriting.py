@@ -142,7 +142,9 @@ def test_a_client_holds_no_more_than_in_the_printed_mode():
     data = bf.Dataset(torch.randn(16, 256, generator=KEY.generator()), torch.arange(16) % 10)
     work, most = bf.Training(2, 16, bf.Adam(1e-3)), list[int]()
     for anchored in (False, True):
-        phase = bf.fs_lora(net, [8], **ONE, anchored=anchored, training=work).phases[0]
+        phase = bf.fs_lora(
+            net, [8], **ONE, anchored=anchored, sampling="uniform", training=work
+        ).phases[0]
         leaves = trainable(net)
         message = phase.assign(leaves, 0, Profile("a", 16), KEY).view.restrict(leaves)
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:

@@ -190,7 +190,8 @@ class Sketched(Around):
     cut from whole adapters where the message has indices, and multiplied where it has multipliers.
 
     The other slices are codes (`Slices.anchored`), or those of whole adapters that the message does
-    not name. They are a thin branch beside the base for one fit; no merged weight is formed.
+    not name. They are a thin branch beside the base for one fit, made anew for each use: no merged
+    weight is formed, and one factor of one layer is in memory at a time.
 
     Parameters
     ----------
