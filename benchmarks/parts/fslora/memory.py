@@ -20,7 +20,7 @@ from bayesfed.federated.core import MODEL, owned
 from bayesfed.federated.core.protocols import Assignment, Profile
 from bayesfed.inspect import table
 
-# Five layers of a wide encoder's size and a head, rank 64, a client of 8 slices, batches of 16 rows.
+# Five layers of a wide encoder's size and a head, rank 64, a client of 8 slices, batches of 16.
 WIDTH, DEPTH, RANK, SMALL, ROWS = 1536, 6, 64, 8, 64
 NEAR = 1.05
 M_MMAP_THRESHOLD = -3
