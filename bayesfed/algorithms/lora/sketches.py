@@ -216,19 +216,21 @@ class Sketched(Around):
     ) -> Fit:
         """Fit the slices."""
         sent, indices = read_sketch(message)
-        coded = _decoded(sent, message)
+        codes, ranges = owned(message, CODES), owned(message, RANGES)
+        trained = sent if codes else cut_slices(sent, indices)
         own = dict(self.net.named_parameters()) | cut_slices(self.frozen, indices)
-        slices = dict[str, Make]()
+        slices: dict[str, Make] = {
+            name: partial(fine, codes[name], ranges[name], sent[name].shape[1 - axis], axis)
+            for name, (_, axis) in sliced(codes, adapters(self.net)).items()
+        }
         if self.anchored:
             # Leaves with all slices: frozen ones, and those of a message that names slices and has
             # no codes for the others.
-            whole = dict(self.frozen) | ({} if coded else sent)
+            whole = dict(self.frozen) | ({} if codes else sent)
             for name, (layer, axis) in sliced(whole, indices).items():
                 leaf = whole[name]
                 rest = others(indices[layer], leaf.shape[axis]).to(leaf.device)
                 slices[name] = partial(leaf.index_select, axis, rest)
-            slices |= coded
-        trained = sent if coded else cut_slices(sent, indices)
         with placed(self.net, own), _beside(self.net, owned(message, SCALE), slices):
             return self.local.fit(trained, memory, data, key, options)
 
@@ -251,15 +253,6 @@ def _beside(net: nn.Module, multipliers: Tree, slices: Mapping[str, Make]) -> It
     finally:
         for name, layer in layers.items():
             layer.scale, layer.untrained = scales[name], None
-
-
-def _decoded(sent: Tree, message: Mapping[str, Tensor]) -> dict[str, Make]:
-    """Return what decodes the slices of which a message has codes, by the names of their leaves."""
-    ranges, found = owned(message, RANGES), dict[str, Make]()
-    for name, codes in owned(message, CODES).items():
-        axis = AXES[name.rpartition(".")[2]]
-        found[name] = partial(fine, codes, ranges[name], sent[name].shape[1 - axis], axis)
-    return found
 
 
 def merged_slices(net: nn.Module, slices: Mapping[str, Tensor], layers: Collection[str]) -> Tree:

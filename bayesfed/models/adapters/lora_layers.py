@@ -123,17 +123,12 @@ class _Branch(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, b: Make, a: Make, scale: float) -> Tensor:
         ctx.made = b, a, scale
-        return _times(_times(x, a) * scale, b)
+        return functional.linear(functional.linear(x, a()) * scale, b())
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (upstream,), (b, a, scale) = gradients, ctx.made
         return upstream @ b().to(upstream) * scale @ a().to(upstream), None, None, None
-
-
-def _times(x: Tensor, make: Make) -> Tensor:
-    factor = make()
-    return functional.linear(x.to(factor.dtype), factor)
 
 
 class LoraLinear(Deterministic):
@@ -235,7 +230,8 @@ class LoraLinear(Deterministic):
             # After the trained slices, and so before them in the backward pass, which then has no
             # gradient of `x` yet to hold beside a factor.
             apply: Any = _Branch.apply
-            base = base + apply(x, *self.untrained, self.scale).to(base.dtype)
+            beside = apply(x.to(self.lora_a.dtype), *self.untrained, self.scale)
+            base = base + beside.to(base.dtype)
         return base + trained.to(base.dtype)
 
     def extra_repr(self) -> str:
