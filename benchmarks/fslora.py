@@ -5,6 +5,8 @@
     python benchmarks/fslora.py --data FOLDER --scale paper
     # the default beside every rule for unlike ranks: `parts/fslora/small.py`
     python benchmarks/fslora.py --only small [--check]
+    # the memory of a client: `parts/fslora/memory.py`
+    python benchmarks/fslora.py --only memory [--check]
     # what adapters can gain: `parts/fslora/ceilings.py`
     python benchmarks/fslora.py --data FOLDER --only ceilings [--check]
     # the default on tasks of GLUE: `parts/fslora/glue.py`
@@ -116,10 +118,10 @@ def main() -> int:
         type=Path,
         help="default: results/fslora, of the part bayesian results/bayesian_lora",
     )
-    add_only(parser, (), aside=["small", "ceilings", "bayesian", "glue"])
+    add_only(parser, (), aside=["small", "memory", "ceilings", "bayesian", "glue"])
     options = parser.parse_args()
     if options.only:
-        if options.data is None and options.only != ["small"]:
+        if options.data is None and not {"small", "memory"}.issuperset(options.only):
             parser.error(f"--only {' '.join(options.only)} needs --data FOLDER")
         return measured("fslora", options)
     out: Path = options.out or Path("results/fslora")

@@ -3,16 +3,22 @@ them.
 """
 
 from functools import partial
+from itertools import accumulate
 
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional
+from torch.profiler import ProfilerActivity, profile
 
 import bayesfed as bf
 from bayesfed.algorithms.lora.rewriting import put_back, put_rewritten, rewritten
 from bayesfed.errors import ArgumentError
 from bayesfed.federated.core.protocols import Profile
 from bayesfed.models import adapters, importance_sketch, slice_norms
+from bayesfed.models.adapters.lora_layers import LoraLinear
 from bayesfed.testing import check_view
+from bayesfed.trees import trainable
 from tests.adapters.adapter_pieces import KEY, ONE, WORK, R, adapted, begun, run
 from tests.conftest import tree_equal
 
@@ -125,9 +131,51 @@ def test_slices_that_are_not_trained_are_a_branch_and_leave_the_network_as_it_wa
     base = layer.base.weight
     view = phase.assign(leaves, 0, Profile("a", 7), KEY).view
     local.fit(view.restrict(leaves), {}, digits[0][:32], KEY, bf.federated.LocalOptions())
-    assert all(weight is base and len(rest[1]) == R - 2 for weight, rest in seen)
+    assert all(weight is base and len(rest[1]()) == R - 2 for weight, rest in seen)
     assert seen
     assert layer.untrained is None
+
+
+def test_a_client_holds_no_more_than_in_the_printed_mode():
+    """Slices that it does not train would be seven times those that it trains."""
+    net = bf.lora(bf.mlp([256] * 6 + [10], bf.Key(0, "net")), 64, bf.Key(0, "lora"))
+    data = bf.Dataset(torch.randn(16, 256, generator=KEY.generator()), torch.arange(16) % 10)
+    work, most = bf.Training(2, 16, bf.Adam(1e-3)), list[int]()
+    for anchored in (False, True):
+        phase = bf.fs_lora(
+            net, [8], **ONE, anchored=anchored, sampling="uniform", training=work
+        ).phases[0]
+        leaves = trainable(net)
+        message = phase.assign(leaves, 0, Profile("a", 16), KEY).view.restrict(leaves)
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+            phase.local.fit(message, {}, data, KEY, bf.federated.LocalOptions())
+        events = [one for one in seen.profiler.kineto_results.events() if one.name() == "[memory]"]
+        events.sort(key=lambda one: one.start_ns())
+        most.append(max(accumulate(one.nbytes() for one in events)))
+    assert most[1] <= 1.05 * most[0]
+
+
+@pytest.mark.parametrize("bfloat16", [False, True])
+@pytest.mark.parametrize("bits", [64, 32, 16])
+def test_a_branch_of_made_factors_is_that_of_held_ones(bits, bfloat16):
+    kind = getattr(torch, f"float{bits}")
+    base = nn.Linear(7, 5).to(kind)
+    layer = LoraLinear(base, torch.zeros(5, 3), torch.zeros(3, 7), 0.3)
+    b, a = torch.randn(5, 4), torch.randn(4, 7)
+    layer.untrained = lambda: b, lambda: a
+    found = []
+    for held in (False, True):
+        x = torch.linspace(-1, 1, 2 * 3 * 7).reshape(2, 3, 7).to(kind).requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+            if held:
+                hidden = functional.linear(x.to(a.dtype), a) * layer.scale
+                out = base(x) + functional.linear(hidden, b).to(base(x).dtype)
+            else:
+                out = layer(x)
+        (out.float() ** 3).sum().backward()
+        found.append((out, x.grad))
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+    assert found[0][1].dtype == kind
 
 
 def test_slices_that_cannot_be_rewritten_are_refused():

@@ -185,7 +185,7 @@ def test_the_records_of_images_are_of_the_settings_and_say_what_the_page_says(
         for case in (images.HALF, "FFA-LoRA")
     }
     assert all([*images.ranks_matter(found), *images.leads(found), *images.near(aside)])
-    # FFA-LoRA, all of whose clients train rank 64, is 0.1 points behind.
+    # A tie: FFA-LoRA, all of whose clients train rank 64, is 0.1 points behind.
     assert images.equal_bytes(found | longer) == [True]
 
 

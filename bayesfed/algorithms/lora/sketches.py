@@ -13,6 +13,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +36,7 @@ from bayesfed.geometry.thin import product_norm
 from bayesfed.keys import Key
 from bayesfed.models import Drawn, adapters
 from bayesfed.models.adapters.lora import based
+from bayesfed.models.adapters.lora_layers import Make
 from bayesfed.trees import Shapes, Tree, check, leaf_of, placed, shapes
 
 # Owners of leaves on the down-link, by layer: multipliers of slices, and indices for clients that
@@ -188,7 +190,8 @@ class Sketched(Around):
     cut from whole adapters where the message has indices, and multiplied where it has multipliers.
 
     The other slices are codes (`Slices.anchored`), or those of whole adapters that the message does
-    not name. They are a thin branch beside the base for one fit; no merged weight is formed.
+    not name. They are a thin branch beside the base for one fit, made anew for each use: no merged
+    weight is formed, and one factor of one layer is in memory at a time.
 
     Parameters
     ----------
@@ -213,25 +216,27 @@ class Sketched(Around):
     ) -> Fit:
         """Fit the slices."""
         sent, indices = read_sketch(message)
-        coded = _decoded(sent, message)
+        codes, ranges = owned(message, CODES), owned(message, RANGES)
+        trained = sent if codes else cut_slices(sent, indices)
         own = dict(self.net.named_parameters()) | cut_slices(self.frozen, indices)
-        slices = Tree()
+        slices: dict[str, Make] = {
+            name: partial(fine, codes[name], ranges[name], sent[name].shape[1 - axis], axis)
+            for name, (_, axis) in sliced(codes, adapters(self.net)).items()
+        }
         if self.anchored:
             # Leaves with all slices: frozen ones, and those of a message that names slices and has
             # no codes for the others.
-            whole = dict(self.frozen) | ({} if coded else sent)
-            rest = {
-                name: others(chosen, len(whole[leaf_of(name, "lora_a")]))
-                for name, chosen in indices.items()
-            }
-            slices = coded | (cut_slices(whole, rest) if indices else {})
-        trained = sent if coded else cut_slices(sent, indices)
+            whole = dict(self.frozen) | ({} if codes else sent)
+            for name, (layer, axis) in sliced(whole, indices).items():
+                leaf = whole[name]
+                rest = others(indices[layer], leaf.shape[axis]).to(leaf.device)
+                slices[name] = partial(leaf.index_select, axis, rest)
         with placed(self.net, own), _beside(self.net, owned(message, SCALE), slices):
             return self.local.fit(trained, memory, data, key, options)
 
 
 @contextmanager
-def _beside(net: nn.Module, multipliers: Tree, slices: Tree) -> Iterator[None]:
+def _beside(net: nn.Module, multipliers: Tree, slices: Mapping[str, Make]) -> Iterator[None]:
     """Inside the block multiply the scale of some layers, by one number for each slice, and let
     layers compute with slices that are not trained.
     """
@@ -248,15 +253,6 @@ def _beside(net: nn.Module, multipliers: Tree, slices: Tree) -> Iterator[None]:
     finally:
         for name, layer in layers.items():
             layer.scale, layer.untrained = scales[name], None
-
-
-def _decoded(sent: Tree, message: Mapping[str, Tensor]) -> Tree:
-    """Return the slices of which a message has codes, by the names of their leaves."""
-    ranges, found = owned(message, RANGES), Tree()
-    for name, codes in owned(message, CODES).items():
-        axis = AXES[name.rpartition(".")[2]]
-        found[name] = fine(codes, ranges[name], sent[name].shape[1 - axis], axis)
-    return found
 
 
 def merged_slices(net: nn.Module, slices: Mapping[str, Tensor], layers: Collection[str]) -> Tree:

@@ -102,10 +102,9 @@ def coarse(leaf: Tensor, axis: int) -> tuple[Tensor, Tensor]:
 def fine(codes: Tensor, ranges: Tensor, length: int, axis: int) -> Tensor:
     """Return the leaf that `coarse` coded, of slices with `length` entries."""
     low, high = ranges[:, :, None]
-    levels = (
-        torch.stack([codes >> BITS, codes & (2**BITS - 1)], 1)
-        .flatten()[: len(low) * length]
-        .reshape(len(low), length)
-    )
-    rows: Tensor = low + levels.to(ranges) * ((high - low) / (2**BITS - 1))
-    return rows.movedim(0, axis)
+    levels = ranges.new_empty(2 * len(codes))
+    levels[::2] = codes >> BITS
+    levels[1::2] = codes & (2**BITS - 1)
+    rows = levels[: len(low) * length].reshape(len(low), length)
+    # In place, since clients make the leaf anew at each use.
+    return rows.mul_((high - low) / (2**BITS - 1)).add_(low).movedim(0, axis)

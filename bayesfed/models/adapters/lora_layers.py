@@ -15,6 +15,7 @@ with LoRA. Fang et al., FSLoRA, section 3.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Literal, cast
 
 import torch
@@ -30,6 +31,8 @@ from bayesfed.models.low_rank.thin_layers import Deterministic
 from bayesfed.models.modules import evaluating
 
 Scaling = Literal["lora", "rs"]
+Make = Callable[[], Tensor]
+"""Makes a factor of an adapter, for one use."""
 
 
 @checked(alpha=POSITIVE)
@@ -112,6 +115,22 @@ def matrix_of(layer: nn.Module) -> Tensor:
     return weight.mT if is_transposed(layer) else weight.flatten(1)
 
 
+class _Branch(torch.autograd.Function):
+    """``x -> scale (x A^T) B^T`` of factors that are made for each use, forwards and backwards, so
+    that no layer holds them in between.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, b: Make, a: Make, scale: float) -> Tensor:
+        ctx.made = b, a, scale
+        return functional.linear(functional.linear(x, a()) * scale, b())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (upstream,), (b, a, scale) = gradients, ctx.made
+        return upstream @ b().to(upstream) * scale @ a().to(upstream), None, None, None
+
+
 class LoraLinear(Deterministic):
     """A linear layer with an adapter; or a convolution, an embedding, or a layer ``x W + b``, on
     whose weight the adapter's product is laid out.
@@ -135,8 +154,9 @@ class LoraLinear(Deterministic):
     """
 
     scale: float | Tensor
-    # B and A of slices that the layer computes with and does not train, for the length of a fit.
-    untrained: tuple[Tensor, Tensor] | None
+    # What makes B and A of slices that the layer computes with and does not train, for the length
+    # of a fit.
+    untrained: tuple[Make, Make] | None
 
     def __init__(
         self, base: nn.Module, b: Tensor, a: Tensor, scale: float, dropout: float = 0.0
@@ -189,7 +209,8 @@ class LoraLinear(Deterministic):
         weight = cast(Tensor, self.base.weight)
         weight = weight + self.laid_out(self.product(self.lora_b, self.lora_a))
         if self.untrained:
-            weight = weight + self.laid_out(self.product(*self.untrained))
+            b, a = self.untrained
+            weight = weight + self.laid_out(self.product(b(), a()))
         return weight
 
     @property
@@ -203,12 +224,15 @@ class LoraLinear(Deterministic):
             found: Tensor = functional_call(self.base, {"weight": self.weight}, (x,))
             return found
         base: Tensor = self.base(x)
-        if self.untrained:
-            b, a = self.untrained
-            hidden = functional.linear(x.to(a.dtype), a) * self.scale
-            base = base + functional.linear(hidden, b).to(base.dtype)
         hidden = functional.linear(self.dropout(x).to(self.lora_a.dtype), self.lora_a) * self.scale
-        return base + functional.linear(hidden, self.lora_b).to(base.dtype)
+        trained = functional.linear(hidden, self.lora_b)
+        if self.untrained:
+            # After the trained slices, and so before them in the backward pass, which then has no
+            # gradient of `x` yet to hold beside a factor.
+            apply: Any = _Branch.apply
+            beside = apply(x.to(self.lora_a.dtype), *self.untrained, self.scale)
+            base = base + beside.to(base.dtype)
+        return base + trained.to(base.dtype)
 
     def extra_repr(self) -> str:
         """Show the rank."""

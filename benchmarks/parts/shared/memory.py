@@ -1,13 +1,15 @@
-"""How much memory a piece of work takes, as Linux says it."""
+"""How much memory a piece of work takes, as Linux and PyTorch say it."""
 
 from __future__ import annotations
 
 import ctypes
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from torch.profiler import ProfilerActivity, profile
 
 EVERY_S = 0.005
 
@@ -37,3 +39,20 @@ def held() -> float:
     found = re.search(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text())
     assert found
     return int(found[1]) / 1e3
+
+
+def allocated(work: Callable[[], object]) -> float:
+    """Return the most megabytes of tensors that a piece of work has at once, beyond those at its
+    start: of every call of PyTorch's allocator, so that nothing is missed and nothing counts that
+    was freed.
+    """
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        work()
+    assert seen.profiler
+    assert seen.profiler.kineto_results
+    events = [one for one in seen.profiler.kineto_results.events() if one.name() == "[memory]"]
+    now = most = 0
+    for event in sorted(events, key=lambda one: one.start_ns()):
+        now += event.nbytes()
+        most = max(most, now)
+    return most / 1e6
