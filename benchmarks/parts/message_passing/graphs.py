@@ -105,11 +105,11 @@ def measure(case: Case) -> Run:
     )
 
 
-def wide() -> tuple[list[list[object]], float, float]:
+def wide() -> tuple[list[list[str | float | int]], float, float]:
     """Return the table of the networks that "exact" serves and "auto" does not, the largest error
     of a marginal beside opt_einsum, and the longest time in s.
     """
-    rows, errors, seconds = list[list[object]](), list[float](), list[float]()
+    rows, errors, seconds = list[list[str | float | int]](), list[float](), list[float]()
     for name in WIDE:
         graph = network(name)
         for evidence, observed in ((None, 0), observe(graph)):
@@ -125,7 +125,7 @@ def wide() -> tuple[list[list[object]], float, float]:
             tree = fitting_tree(as_flat(graph.model), 1)
             assert tree is not None
             width = max(len(clique.scope) for clique in tree.cliques) - 1
-            size = [len(graph.variables), width, f"{tree.largest:,}"]
+            size = (len(graph.variables), width, f"{tree.largest:,}")
             rows.append([name, observed, *size, f"{errors[-1]:.1e}", f"{seconds[-1]:.2f}"])
     return rows, max(errors), max(seconds)
 
@@ -170,8 +170,8 @@ def report() -> Iterator[bool]:
         max(run.error for run in runs),
         1e-10,
     )
-    rows, error, seconds = wide()
-    print(table(("network", "observed", "variables", "width", "entries", "error", "s"), rows))
+    listed, error, seconds = wide()
+    print(table(("network", "observed", "variables", "width", "entries", "error", "s"), listed))
     print()
     yield tiny("exact on wide networks against opt_einsum", error, 1e-10)
     yield target("exact on wide networks, longest, s", seconds, 10.0)
