@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import torch
 
+import bayesfed as bf
 from bayesfed.errors import ArgumentError
 from bayesfed.inference import infer
 from bayesfed.inference.sum_product.graphs.flat import TableGroup
 from bayesfed.inference.sum_product.methods.outcome import Settings
 from bayesfed.inference.sum_product.methods.tables.propagation import pass_tables
 from bayesfed.inference.sum_product.trust.uniqueness import _influence
+from bayesfed.models.random_fields import junction_tree
 from benchmarks.parts.message_passing import networks
 from tests.message_passing.table_graphs import (
     TIGHT,
@@ -27,6 +29,8 @@ from tests.message_passing.table_graphs import (
     random_graph,
     random_loops,
 )
+
+KEY = bf.Key(0, "table kernel")
 
 
 @pytest.mark.parametrize("zeros", [0.0, 0.3])
@@ -380,6 +384,21 @@ def test_networks_with_large_cliques_equal_a_contraction(name):
         for variable, expected in networks.by_einsum(name, evidence):
             found = result.marginals[variable, : len(expected)].numpy()
             assert found == pytest.approx(expected, abs=1e-10)
+
+
+@pytest.mark.parametrize(("block", "huge"), [(64, 2**28), (64, 1)])
+def test_draws_do_not_depend_on_blocks(monkeypatch, block, huge):
+    """All draws of a root at once are other ones, of the same distribution."""
+    graph, _ = random_loops(np.random.default_rng(1), 0.0, scale=2.0)
+    evidence = torch.zeros(2, *graph.lower().unary.shape, dtype=torch.float64)
+    result = infer(graph.lower(), evidence, method="exact")
+    whole = result.sample(4000, KEY)
+    monkeypatch.setattr(junction_tree, "BLOCK", block)
+    monkeypatch.setattr(junction_tree, "HUGE", huge)
+    drawn = result.sample(4000, KEY)
+    assert torch.equal(whole, drawn) == (huge > 1)
+    shares = torch.nn.functional.one_hot(drawn, evidence.shape[-1]).double().mean(0)
+    assert float((shares - result.marginals).abs().max()) < 4.5 * 0.5 / math.sqrt(4000)
 
 
 def test_the_influence_of_a_table_is_that_of_all_its_ratios():
