@@ -154,6 +154,7 @@ def _run(
         if built.regression:
             section, made = built.regression
             fit = Regression(made.design, made.model, result)
+            say(str(fit).partition("\n")[0])
             for name, table in fit.tables(section.new()).items():
                 write_whole(path / f"{name}.csv", table.to_csv().encode())
                 say(f"{path / name}.csv\n{table.round(3).head(20)}")

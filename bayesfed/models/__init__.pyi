@@ -64,6 +64,7 @@ from .low_rank.thin_layers import FixedRankLayer as FixedRankLayer
 from .low_rank.unrolling import Unrolling as Unrolling
 from .modules import layer_weights as layer_weights
 from .modules import weight_matrices as weight_matrices
+from .nets.norms import group_norms as group_norms
 from .nets.norms import untracked as untracked
 from .nets.resnet import resnet18 as resnet18
 from .nets.resnet import resnet34 as resnet34

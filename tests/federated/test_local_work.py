@@ -321,6 +321,16 @@ def test_a_prior_is_weight_decay_of_its_precision_by_all_rows(net, clients):
             lambda leaves: torch.optim.SGD(leaves, 0.1, 0.9, weight_decay=0.01),
         ),
         (bf.Adam(0.1), lambda leaves: torch.optim.Adam(leaves, 0.1, fused=True)),
+        (
+            bf.Adam(0.1, (0.8, 0.99), 0.05),
+            lambda leaves: torch.optim.AdamW(
+                [{"params": leaves[:1]}, {"params": leaves[1:], "weight_decay": 0.0}],
+                0.1,
+                (0.8, 0.99),
+                weight_decay=0.05,
+                fused=True,
+            ),
+        ),
     ],
 )
 def test_steps_have_the_bits_of_torchs_own_optimisers(value, twin):
@@ -340,6 +350,37 @@ def test_steps_have_the_bits_of_torchs_own_optimisers(value, twin):
         stepped(lambda leaves: value.build(leaves, 0.1)), stepped(twin), strict=True
     ):
         assert torch.equal(own, theirs)
+
+
+@pytest.mark.parametrize("recipe", [bf.fed_avg, bf.fed_paq, bf.d_turbo_vbi])
+def test_decay_by_group_is_that_of_a_loop_in_torch(recipe, net, clients):
+    """Matrices decay, biases and norms do not; an optimiser of a page's form is the same."""
+    work = replace(WORK, optimiser=bf.Adam(0.01, weight_decay=0.3))
+    own = replace(WORK, optimiser=Grouped(0.01))
+    made, settings = net, {}
+    if recipe is bf.d_turbo_vbi:
+        made, settings = bf.declare(net), {"observations": sum(map(len, clients.values()))}
+    one, two, plain = (
+        final(recipe(made, training=each, **settings), clients)
+        for each in (work, own, replace(WORK, optimiser=bf.Adam(0.01)))
+    )
+    assert all(torch.equal(leaf, two[name]) for name, leaf in one.items())
+    assert not tree_equal(one, plain)
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """AdamW as it is written by hand."""
+
+    learning_rate: float
+
+    def build(self, leaves, learning_rate):
+        decayed = [leaf for leaf in leaves if leaf.ndim > 1]
+        groups = [
+            {"params": decayed, "weight_decay": 0.3},
+            {"params": [leaf for leaf in leaves if leaf.ndim < 2], "weight_decay": 0.0},
+        ]
+        return torch.optim.AdamW(groups, learning_rate, fused=True)
 
 
 @pytest.mark.slow

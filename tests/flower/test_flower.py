@@ -105,6 +105,20 @@ def test_a_run_over_nodes_is_the_run_in_process_bit_for_bit(name, net, clients, 
         assert figures(left) == figures(right)
 
 
+def test_scores_are_summed_under_masks_over_nodes(net, clients, tmp_path):
+    """They are those of the same sums in process, where no client has a mask."""
+    scored = evaluate_clients(bf.equal_weights(fed_avg(net, clients)), worst=False)
+    bounds = {"participants": 4, "largest": 8.0, "bits": 64}
+    masked = bf.secure(scored, **bounds, vault=tmp_path / "vault")
+    there = last(masked, pool_over(masked, clients, tmp_path)[0], 2)
+    here = last(bf.secure(scored, **bounds, masks=False), bf.InProcess(clients), 2)
+    assert {"own_accuracy", "own_accuracy_by_rows", "summed"} == there.server.keys()
+    assert there.server == here.server
+    assert not any(there.clients.values())
+    assert {row.phase for row in there.rows} > {"clients' scores-keys", "clients' scores-open"}
+    assert all(torch.equal(leaf, there.state[name]) for name, leaf in here.state.items())
+
+
 def test_a_regression_by_formula_needs_no_frame_but_made_up_ones(tmp_path):
     columns = {"x": [-1.0, 0.0, 1.0, 0.0], "k": [*"abab"], "y": [0.4, 0.7, 2.1, 1.4]}
     one = pd.DataFrame(columns)

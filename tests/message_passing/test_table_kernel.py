@@ -9,10 +9,14 @@ import numpy as np
 import pytest
 import torch
 
+import bayesfed as bf
 from bayesfed.errors import ArgumentError
 from bayesfed.inference import infer
+from bayesfed.inference.sum_product.graphs.flat import TableGroup
 from bayesfed.inference.sum_product.methods.outcome import Settings
 from bayesfed.inference.sum_product.methods.tables.propagation import pass_tables
+from bayesfed.inference.sum_product.trust.uniqueness import _influence
+from bayesfed.models.random_fields import junction_tree
 from benchmarks.parts.message_passing import networks
 from tests.message_passing.table_graphs import (
     TIGHT,
@@ -25,6 +29,8 @@ from tests.message_passing.table_graphs import (
     random_graph,
     random_loops,
 )
+
+KEY = bf.Key(0, "table kernel")
 
 
 @pytest.mark.parametrize("zeros", [0.0, 0.3])
@@ -365,3 +371,57 @@ def test_networks_equal_pgmpys_elimination(name):
             assert result.marginals[number, : len(expected)].numpy() == pytest.approx(
                 expected, abs=1e-10
             )
+
+
+# Their largest tables have 2^17 to 2^23 entries; one of mildew's own has 201,300.
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("name", networks.WIDE)
+def test_networks_with_large_cliques_equal_a_contraction(name):
+    graph = networks.network(name)
+    for evidence in (None, networks.observe(graph)[0]):
+        result = infer(graph, evidence, method="exact")
+        for variable, expected in networks.by_einsum(name, evidence):
+            found = result.marginals[variable, : len(expected)].numpy()
+            assert found == pytest.approx(expected, abs=1e-10)
+
+
+@pytest.mark.parametrize(("block", "huge"), [(64, 2**28), (64, 1)])
+def test_draws_do_not_depend_on_blocks(monkeypatch, block, huge):
+    """All draws of a root at once are other ones, of the same distribution."""
+    graph, _ = random_loops(np.random.default_rng(1), 0.0, scale=2.0)
+    evidence = torch.zeros(2, *graph.lower().unary.shape, dtype=torch.float64)
+    result = infer(graph.lower(), evidence, method="exact")
+    whole = result.sample(4000, KEY)
+    monkeypatch.setattr(junction_tree, "BLOCK", block)
+    monkeypatch.setattr(junction_tree, "HUGE", huge)
+    drawn = result.sample(4000, KEY)
+    assert torch.equal(whole, drawn) == (huge > 1)
+    shares = torch.nn.functional.one_hot(drawn, evidence.shape[-1]).double().mean(0)
+    assert float((shares - result.marginals).abs().max()) < 4.5 * 0.5 / math.sqrt(4000)
+
+
+def test_the_influence_of_a_table_is_that_of_all_its_ratios():
+    """With impossible entries, a single state, and one table beyond what is computed."""
+    generator = np.random.default_rng(0)
+    tables = generator.normal(size=(3, 3, 4, 1, 2)) * 2
+    tables[generator.random(tables.shape) < 0.3] = -math.inf
+    found = _influence(TableGroup(torch.from_numpy(tables), torch.arange(3), torch.zeros(3, 4)))
+    for table, matrix in zip(tables, found, strict=True):  # Ratios with 0 / 0 are nothing.
+        for i, j in itertools.permutations(range(4), 2):
+            moved = np.moveaxis(table, (i, j), (0, 1)).reshape(table.shape[i], table.shape[j], -1)
+            largest = 0.0
+            for a, c in itertools.permutations(range(len(moved)), 2):
+                for b, d in itertools.permutations(range(moved.shape[1]), 2):
+                    with np.errstate(invalid="ignore"):
+                        one, two = (
+                            (moved[x, y] - moved[z, y])[moved[x, y] > -math.inf].max(
+                                initial=-math.inf
+                            )
+                            for x, y, z in ((a, b, c), (c, d, a))
+                        )
+                    if min(one, two) > -math.inf:
+                        largest = max(largest, one + two)
+            assert float(matrix[i, j]) == pytest.approx(math.tanh(largest / 4), abs=1e-12)
+    wide = TableGroup(torch.zeros(1, 6000, 2), torch.zeros(1), torch.zeros(1, 2))
+    assert _influence(wide).tolist() == [[[0.0, 1.0], [0.0, 0.0]]]

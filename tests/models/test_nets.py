@@ -135,6 +135,27 @@ def test_a_key_is_a_network_of_the_right_scale(make):
             assert module.bias is None or not bool(module.bias.any())
 
 
+def test_group_norms_take_the_place_of_batch_norms_and_train_by_fed_avg(digits):
+    shared = torch.nn.BatchNorm1d(8, affine=False)
+    net = torch.nn.Sequential(
+        *(torch.nn.Flatten(), torch.nn.Linear(64, 32), torch.nn.BatchNorm1d(32)),
+        *(torch.nn.Linear(32, 8), shared, torch.nn.Linear(8, 8), shared, torch.nn.Linear(8, 10)),
+    ).double()
+    torch.nn.init.normal_(net[2].weight)
+    made = bf.models.group_norms(net)
+    assert [type(made[at]).__name__ for at in (2, 4)] == ["GroupNorm"] * 2
+    assert made[4] is made[6]
+    assert torch.equal(made[2].weight, net[2].weight)
+    assert isinstance(net[2], torch.nn.BatchNorm1d)
+    train = digits[0][:40]
+    rows = Dataset(train.inputs.double(), train.targets)
+    one, two = made(rows.inputs), made(rows.inputs[:3])
+    assert torch.allclose(one[:3], two)
+    work = bf.Training(steps=2)
+    bf.run(bf.fed_avg(made, training=work), {"a": rows}, rounds=1, progress=False)
+    assert isinstance(bf.models.group_norms(torch.nn.BatchNorm2d(3)), torch.nn.GroupNorm)
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [

@@ -42,7 +42,7 @@ def test_coefficients_and_predictions_are_written(tmp_path, capsys, monkeypatch)
     assert len(table) == 3 * 4
     predictions = pd.read_csv(folder / "predictions.csv")
     assert np.abs(predictions["mean"] - (3 + 0.1 * predictions["age"])).max() < 1
-    assert "age" in capsys.readouterr().out
+    assert "stay ~ age, normal; status exact" in capsys.readouterr().out
     fit = bf.open(tmp_path / "stays")
     found = table.loc["a"].loc[["Intercept", "age", "sigma"]]
     assert np.allclose(fit.without("a").table(), found[["mean", "sd", "low", "high"]])

@@ -4,7 +4,7 @@ computed.
 
 import math
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
@@ -35,9 +35,11 @@ from bayesfed.federated.clients.side import ClientSide
 from bayesfed.federated.core.layers import Moment
 from bayesfed.federated.core.owners import of, owned
 from bayesfed.federated.engine.assembly import assembled
+from bayesfed.inference.variational.fusion import MeanParameters
 from bayesfed.trees import zip_map
 from tests.conftest import tree_equal
 from tests.support.hostile.byzantine import byzantine
+from tests.support.recipes import lines, svi
 
 WORK = bf.Training(steps=4, batch_size=16)
 KEY = bf.Key(7, "secret")
@@ -362,12 +364,52 @@ def test_bad_settings_are_refused(net, settings, words):
         )
 
 
+@pytest.mark.parametrize(
+    ("fusion", "scale"), [(bf.SummedGradients(0.05), "local"), (MeanParameters(), "global")]
+)
+def test_a_posterior_of_gradients_or_parameters_has_a_private_form(fusion, scale):
+    """Free of noise it is the method; a client moves the sum by `clip`; epsilon is that of the
+    Gaussian mechanism.
+    """
+    data, made = lines(), svi(fusion, scale)
+    settings = {"participants": len(data), "key": KEY}
+    free = bf.private(made, clip=math.inf, noise=0.0, **settings)
+    even = made if fusion.adds else bf.equal_weights(made)
+    assert tree_equal(final(free, data).state, final(even, data).state)
+    sums = []
+    for few in (0, 1):
+        probe = Noted()
+        short = bf.private(layered(made, probe), clip=0.01, noise=0.0, **settings)
+        final(short, data, rounds=1, sampler=lambda *given, few=few: [*data][few:])
+        sums.append(probe.seen[0])
+    assert norm(zip_map(torch.sub, *sums)) == pytest.approx(0.01, rel=1e-3)
+    noisy = final(bf.private(made, clip=0.05, noise=2.0, delta=1e-5, **settings), data)
+    loss = pld.from_gaussian_mechanism(2.0 / math.sqrt(2))
+    assert noisy.server["epsilon"] == pytest.approx(loss.get_epsilon_for_delta(1e-5), rel=1e-3)
+    local = bf.local_privacy(made, clip=0.05, noise=4.0, key=KEY, delta=1e-5)
+    assert final(local, data).server["local_epsilon"] == noisy.server["epsilon"]
+
+
+@dataclass(frozen=True)
+class Noted(Layer):
+    """Note the sums that steps are taken on."""
+
+    owner: str = "noted"
+    seen: list = field(default_factory=list)
+
+    def step(self, own, moment, total, inner):
+        self.seen.append(total.total)
+        return own, *inner(total)
+
+
 def test_what_cannot_be_is_refused(net, clients, declared):
     settings = {"clip": 0.1, "noise": 1.0, "participants": 4, "key": KEY}
     with pytest.raises(ArgumentError, match="one by one, found OverTheAir"):
         bf.private(bf.fed_avg(net, link=bf.OverTheAir(snr_db=20.0)), **settings)
-    with pytest.raises(ArgumentError, match="'delta' or 'value', found 'moments'"):
+    with pytest.raises(ArgumentError, match="found 'moments' .* which noise can make negative"):
         bf.private(bf.d_turbo_vbi(declared, observations=100), **settings)
+    with pytest.raises(ArgumentError, match="found 'natural' .* fusion=SummedGradients"):
+        bf.local_privacy(svi(bf.PVI(), "local"), clip=1.0, noise=1.0, key=KEY)
     with pytest.raises(
         ArgumentError, match="takes a sum, found 'robust', which needs every update"
     ):

@@ -23,12 +23,18 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from bayesfed.algorithms.wrappers.accounting import epsilon
-from bayesfed.algorithms.wrappers.noising import CLIP, NOISE, check_noise, noised
+from bayesfed.algorithms.wrappers.noising import (
+    CLIP,
+    NOISE,
+    NOISY,
+    bounded,
+    check_noise,
+    noised,
+)
 from bayesfed.algorithms.wrappers.private import promised
 from bayesfed.algorithms.wrappers.robust import EqualWeights
 from bayesfed.errors.checks import checked
 from bayesfed.federated import Algorithm, Fit, Moment, Sent, Traits, Update, Visit, layered
-from bayesfed.federated.aggregation.changes import VECTORS, clipped
 from bayesfed.federated.core import Info, Inner
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
@@ -57,13 +63,13 @@ class LocallyPrivate(EqualWeights):
     noise: float = 0.0
     key: Key = Key(0)
     delta: float | None = None
-    traits: ClassVar[Traits] = Traits(takes=VECTORS, noises="sent")
+    traits: ClassVar[Traits] = Traits(takes=NOISY, noises="sent")
 
     def send(self, visit: Visit, fit: Fit) -> Sent:
         """Clip, and add noise; a client without rows adds noise as well."""
         payload = fit.payload
         if math.isfinite(self.clip):
-            payload = clipped(Update(payload, 1.0, visit.kind), visit.message, self.clip).total
+            payload = bounded(Update(payload, 1.0, visit.kind), visit.message, self.clip).total
         if self.noise:
             # The path of the turn's key names phase, round and client; the seed of the noise is
             # that of the client's own key.
@@ -90,7 +96,8 @@ def local_privacy(
     algorithm: Algorithm, *, clip: float, noise: float, key: Key, delta: float | None = None
 ) -> Algorithm:
     """Let every client clip its change to norm `clip` and add noise with standard deviation
-    ``noise * clip`` to it before it is sent.
+    ``noise * clip`` to it before it is sent. Gradients of `SummedGradients` are clipped as changes
+    are.
 
     All clients with rows weigh alike, and no figures (losses, numbers of rows of a step) leave a
     client. The mean of K clients has noise of ``noise * clip / sqrt(K)``: at the same epsilon far
@@ -116,13 +123,13 @@ def local_privacy(
     Raises
     ------
     ArgumentError
-        If an argument is outside its domain, clients send something other than changes or values,
-        or there are several phases.
+        If an argument is outside its domain, clients send something other than changes, values or
+        gradients, or there are several phases.
     MissingExtraError
         If epsilon is asked for without dp-accounting.
     """
     where = f"local_privacy, {algorithm.name!r}"
-    check_noise(where, clip, noise)
+    check_noise(where, algorithm, clip, noise)
     if delta is not None:
         # Fail now, and not after the first round, if epsilon cannot be computed.
         epsilon(noise / 2, 1, delta)

@@ -14,13 +14,18 @@ from bayesfed.algorithms.wrappers.accounting import epsilon
 from bayesfed.algorithms.wrappers.robust import EqualWeights
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.errors.checks import number
-from bayesfed.federated import Fit, Kind, Moment, Sent, Traits, Update, Visit
+from bayesfed.federated import Algorithm, Fit, Kind, Moment, Sent, Traits, Update, Visit
 from bayesfed.federated.aggregation.changes import VECTORS, clipped
+from bayesfed.federated.clients import ClientSide
 from bayesfed.federated.core import Info, Inner
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
 CLIP, NOISE = number("(0, inf]", "1.0"), number("[0, inf)", "1.0")
+# What may be clipped and have noise, and why the rest may not.
+NOISY: tuple[Kind, ...] = (*VECTORS, "gradient")
+SPREADS = "spreads, precisions or sums, which noise can make negative"
+FACTORS = "factors, of which a norm bounds no product"
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,7 @@ class Private(EqualWeights):
     Parameters
     ----------
     kind
-        What clients send: "delta" or "value".
+        What clients send, one of `NOISY`.
     clip, noise
         Largest norm of a client's change, and the noise multiplier z.
     participants
@@ -68,7 +73,7 @@ class Private(EqualWeights):
         bounds=True,
         noises="sum",
         blind=True,
-        takes=VECTORS,
+        takes=NOISY,
     )
 
     def spent(self, rounds: int) -> Info:
@@ -93,7 +98,7 @@ class Private(EqualWeights):
         if self.at_client == math.inf:
             return Sent(fit)
         update = Update(fit.payload, 1.0, visit.kind)
-        return Sent(fit._replace(payload=clipped(update, visit.message, self.at_client).total))
+        return Sent(fit._replace(payload=bounded(update, visit.message, self.at_client).total))
 
     def admit(self, own: Tree, update: Update, moment: Moment) -> Update:
         """Clip an update.
@@ -115,7 +120,7 @@ class Private(EqualWeights):
             return replace(update, total=zeros)
         if not math.isfinite(self.clip):
             return update
-        return clipped(update, moment.shown(moment.model, moment.round, None), self.clip)
+        return bounded(update, moment.shown(moment.model, moment.round, None), self.clip)
 
     def step(
         self, own: Tree, moment: Moment, total: Update | None, inner: Inner
@@ -156,16 +161,37 @@ class Private(EqualWeights):
         return noised(result, self.noise * self.clip, stream.child(name)) if self.noise else result
 
 
+def bounded(update: Update, state: Tree, longest: float) -> Update:
+    """Return an update whose change, or gradient, has a norm of at most `longest`."""
+    # Nothing is taken from a gradient.
+    measured = replace(update, kind="delta") if update.kind == "gradient" else update
+    return replace(clipped(measured, state, longest), kind=update.kind)
+
+
 def noised(leaf: Tensor, sd: float, key: Key) -> Tensor:
     """Return a leaf with Gaussian noise on each entry."""
     drawn = torch.randn(leaf.shape, dtype=torch.float64, generator=key.generator())
     return (leaf.double() + sd * drawn.to(leaf.device)).to(leaf.dtype)
 
 
-def check_noise(where: str, clip: float, noise: float) -> None:
-    """Raise `ArgumentError` if there is noise in proportion to a bound that is infinite."""
+def check_noise(where: str, algorithm: Algorithm, clip: float, noise: float) -> Kind:
+    """Return what clients send, to which noise is added.
+
+    Raises
+    ------
+    ArgumentError
+        If a bound that is infinite has noise, or what clients send may have none.
+    """
     if noise and math.isinf(clip):
         raise ArgumentError(where, "a finite clip with noise", clip, "clip=1.0")
+    phase = algorithm.phases[0]
+    if (kind := ClientSide.of(phase).kind) not in NOISY:
+        expected = "clients that send changes, values or gradients"
+        why = FACTORS if kind in ("tangent", "factors") else SPREADS
+        found = f"{kind!r} in phase {phase.name!r}, {why}"
+        hint = "federated_svi(..., fusion=SummedGradients()), fed_avg, fed_lora"
+        raise ArgumentError(where, expected, found, hint)
+    return kind
 
 
 def _fingerprint(tree: Tree) -> str:

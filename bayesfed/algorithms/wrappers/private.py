@@ -31,7 +31,6 @@ from bayesfed.algorithms.wrappers.noising import CLIP, NOISE, Private, check_noi
 from bayesfed.errors import ArgumentError, UndeterminedWarning, complain
 from bayesfed.errors.checks import COUNT, checked
 from bayesfed.federated import Algorithm, Layer, everyone, layered
-from bayesfed.federated.clients import ClientSide
 from bayesfed.federated.core import Conditions
 from bayesfed.federated.engine.samplers import Uniform
 from bayesfed.keys import Key
@@ -50,7 +49,7 @@ def private(
     at_client: bool = False,
 ) -> Algorithm:
     """Clip every client's change to norm `clip` and add noise with standard deviation
-    ``noise * clip`` to the sum.
+    ``noise * clip`` to the sum. Gradients of `SummedGradients` are clipped as changes are.
 
     All clients weigh alike, since a weight by rows would let one client move the sum by more than
     `clip`. The server clips what it decodes, whatever the codec did. Give `run` the sampler that
@@ -87,18 +86,18 @@ def private(
     Raises
     ------
     ArgumentError
-        If an argument is outside its domain, clients send something other than changes or values,
-        there are several phases, the channel adds, or the method is private already. In a run, if
-        the reported epsilon would not hold.
+        If an argument is outside its domain, clients send something other than changes, values or
+        gradients, there are several phases, the channel adds, or the method is private already. In
+        a run, if the reported epsilon would not hold.
     MissingExtraError
         If epsilon is asked for without dp-accounting.
     """
     where, phase = f"private, {algorithm.name!r}", algorithm.phases[0]
-    check_noise(where, clip, noise)
+    kind = check_noise(where, algorithm, clip, noise)
     if population is not None and delta is None:
         raise ArgumentError("private", "a delta with population", delta, "delta=1e-5")
     layer = Private(
-        kind=ClientSide.of(phase).kind,
+        kind=kind,
         clip=clip,
         noise=noise,
         participants=participants,

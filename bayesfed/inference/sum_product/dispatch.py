@@ -138,7 +138,7 @@ def _pass_possible(
 def _tree(model: Ising | Tables, batch: int, method: str) -> CliqueTree | None:
     """Return the clique tree if the junction tree is to run; None if another method is."""
     if method == "exact" and (tree := fitting_tree(model, batch)) is None:
-        raise refuse_size(batch, "method='bp', or method='strip' for grids")
+        raise refuse_size(model, batch, "method='bp', or method='strip' for grids")
     return tree if method == "exact" else cheap_tree(model, batch) if method == "auto" else None
 
 

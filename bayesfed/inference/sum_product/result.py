@@ -180,7 +180,7 @@ class Inferred:
         flat, evidence = self._flat
         tree = fitting_tree(flat, len(evidence))
         if tree is None:
-            raise refuse_size(len(evidence), "a smaller batch or graph, or its marginals")
+            raise refuse_size(flat, len(evidence), "a smaller batch or graph, or its marginals")
         return build(flat, evidence, tree)[0]
 
     def _arranged(self, states: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import math
 from itertools import chain
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, cast
 
 import torch
 from torch import nn
@@ -96,7 +96,36 @@ def tracked(net: Net) -> Net:
     return twin
 
 
-@checked(net=a(nn.Module, "a network", "mlp([64, 32, 10], Key(0))"))
+NETWORK = a(nn.Module, "a network", "mlp([64, 32, 10], Key(0))")
+
+
+@checked(net=NETWORK)
+def group_norms(net: Net) -> Net:
+    """Return a copy whose batch norms are group norms, which have no statistics and do not depend
+    on the other rows. Scales and shifts are kept; other modules are unchanged.
+
+    A network that was trained with batch norms has to be trained on: its outputs are others.
+
+    Examples
+    --------
+    >>> net = nn.Sequential(nn.Conv2d(1, 16, 3), nn.BatchNorm2d(16))
+    >>> type(group_norms(net)[1]).__name__
+    'GroupNorm'
+    """
+    # The network itself may be a norm, and a norm may be in several places.
+    around, made = nn.Sequential(copy.deepcopy(net)), dict[nn.Module, nn.Module]()
+    for name, norm in [*around.named_modules(remove_duplicate=False)]:
+        if isinstance(norm, BatchNorm):
+            if norm not in made:
+                like = next(chain(norm.parameters(), net.parameters()), torch.empty(0))
+                new = norm_layer(norm.num_features, "group", where="group_norms").to(like)
+                new.load_state_dict(dict(norm.named_parameters()), strict=norm.affine)
+                made[norm] = new.train(norm.training)
+            around.set_submodule(name, made[norm])
+    return cast(Net, around[0])
+
+
+@checked(net=NETWORK)
 def untracked(net: Net) -> Net:
     """Return a copy whose batch norms are static, that is without running statistics. Other modules
     are unchanged.

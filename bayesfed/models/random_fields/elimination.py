@@ -109,6 +109,8 @@ def clique_tree(
             adjacency[variable].update(scope)
     for variable, neighbours in enumerate(adjacency):
         neighbours.discard(variable)
+    if min((_entries(adjacency, cards, one) for one in range(len(cards))), default=0) > limit:
+        return None  # Whichever comes first.
     costs = (_entries, _fill, _missing) if len(cards) <= MANY else (_entries,)
     trees = [
         _tree(cards, sequence)

@@ -25,6 +25,10 @@ from torch import Tensor
 
 from bayesfed.models.random_fields.clique_tables import CliqueTables, shape_of
 
+# Weights that are looked at together when states are drawn, and from how many on all draws of a
+# clique without a separator are made at once: of few draws, these bits are older.
+BLOCK, HUGE = 2**22, 2**28
+
 
 class JunctionTree:
     """The tables of a model with a batch of B unary weights.
@@ -199,13 +203,22 @@ class JunctionTree:
         )
         for number in reversed(range(len(self.tree.cliques))):
             clique, weights = self.tree.cliques[number], self._given(number)
-            rows = weights.gather(
-                1, self._index(drawn, clique.separator)[..., None].expand(-1, -1, weights.shape[-1])
-            )
-            chosen = torch.multinomial(
-                rows.softmax(-1).flatten(0, 1), 1, generator=generator
-            ).reshape(self.batch, count)
-            self._write(drawn, clique.own, chosen)
+            states = weights.shape[-1]
+            if not clique.separator and count * states > HUGE:
+                chosen = torch.multinomial(
+                    weights[:, 0].softmax(-1), count, True, generator=generator
+                )
+            else:
+                entry = torch.arange(self.batch, device=drawn.device).repeat_interleave(count)
+                rows = entry, self._index(drawn, clique.separator).flatten()
+                parts = zip(*(one.split(max(1, BLOCK // states)) for one in rows), strict=True)
+                chosen = torch.cat(
+                    [
+                        torch.multinomial(weights[part].softmax(-1), 1, generator=generator)
+                        for part in parts
+                    ]
+                )
+            self._write(drawn, clique.own, chosen.reshape(self.batch, count))
         return drawn.transpose(0, 1)
 
     def most_probable(self) -> tuple[Tensor, Tensor]:

@@ -18,9 +18,19 @@ from bayesfed.errors import BayesfedError
 from bayesfed.federated import Layer, Moment, Sent, Traits, Update, Visit, layered
 from bayesfed.federated.core import Algorithm, Fit, Info, Inner
 from bayesfed.federated.engine.asynchronous.fed_buff import FedBuff
+from bayesfed.inference.variational.fusion import MeanParameters
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
-from tests.support.recipes import CLIENTS, Tiny, dropping, on_fleet, rows, tiny_recipes
+from tests.support.recipes import (
+    CLIENTS,
+    Tiny,
+    dropping,
+    lines,
+    on_fleet,
+    rows,
+    svi,
+    tiny_recipes,
+)
 
 CLIP, LOCAL, CENTRAL = 0.05, 4.0, 2.0
 Wrap = Callable[[Algorithm], Algorithm]
@@ -125,6 +135,10 @@ def layers() -> list[Order]:
     return [
         *listed,
         Order("error feedback within", partial(Tiny, feeds, rows())),
+        Order(
+            "`federated_svi` of mean parameters",
+            lambda: Tiny(svi(MeanParameters(), "global"), lines()),
+        ),
         Order("`FedBuff`", base, options=(("asynchronous", fed_buff),)),
     ]
 

@@ -104,7 +104,7 @@ class FactorGraph:
         ArgumentError
             If the graph is directed, a multigraph or empty, an edge joins two variables or two
             factors, a scope differs from the neighbours or is missing where it matters, a table has
-            the wrong shape, more than 65536 entries, NaN, +inf or negative weights, or a table or a
+            the wrong shape, more than 2^24 entries, NaN, +inf or negative weights, or a table or a
             variable has no possible state.
         """
         with collector_paused():

@@ -14,7 +14,8 @@ from torch import Tensor
 from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.graphs.flat import TableGroup
 
-MAX_ENTRIES = 2**16
+# Those of the largest table of a junction tree.
+MAX_ENTRIES = 2**24
 Attributes = Mapping[str, Any]
 
 

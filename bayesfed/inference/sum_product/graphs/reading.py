@@ -15,7 +15,6 @@ from torch import Tensor
 from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.graphs.flat import TableGroup
 from bayesfed.inference.sum_product.graphs.grouping import (
-    MAX_ENTRIES,
     Attributes,
     Kind,
     group,
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
     import networkx as nx
 
 ORDERED = (tuple, list)
+# Most states of a variable.
+STATES = 2**16
 
 
 def read(graph: nx.Graph[Any]) -> tuple[list[Hashable], Tensor, list[TableGroup]]:
@@ -71,9 +72,9 @@ def _sort(nodes: Mapping[Hashable, Attributes]) -> tuple[dict[Hashable, int], li
             )
     for node, card in cards.items():
         whole = isinstance(card, numbers.Integral) and not isinstance(card, bool)
-        if not whole or not 1 <= card <= MAX_ENTRIES:
+        if not whole or not 1 <= card <= STATES:
             raise ArgumentError(
-                f"variable {node!r}", f"a whole number card from 1 to {MAX_ENTRIES}", card, "card=2"
+                f"variable {node!r}", f"a whole number card from 1 to {STATES}", card, "card=2"
             )
     return cards, factors
 

@@ -38,6 +38,8 @@ CHEAP, PER_TABLE = 2**20, 2**11
 ALONE = 2**16
 # Beyond this, "auto" does not look for a tree at all.
 MANY = 4000
+# Largest table that a refusal looks for, to say it.
+SAID = 2**40
 
 
 _TABLES: WeakKeyDictionary[Ising | Tables, dict[torch.device, CliqueTables]] = WeakKeyDictionary()
@@ -72,14 +74,20 @@ def cheap_tree(model: Ising | Tables, batch: int) -> CliqueTree | None:
     )
 
 
-def refuse_size(batch: int, hint: str) -> ArgumentError:
-    """Return the error for a graph whose clique tree does not fit."""
+def refuse_size(model: Ising | Tables, batch: int, hint: str) -> ArgumentError:
+    """Return the error for a graph whose clique tree does not fit, with what it would need."""
     copies = f" for {batch} batch entries" if batch > 1 else ""
+    cards, scopes = structure(model)
+    tree = clique_tree(cards, scopes, SAID) if len(cards) <= MANY else None
+    found = "a larger table in every elimination order that was tried"
+    if tree is not None:
+        width = max(len(clique.scope) for clique in tree.cliques) - 1
+        found = f"one of {tree.largest:.1e} in the best order that was tried (width {width})"
     return ArgumentError(
         "junction tree",
         "a tree, a grid with a side of at most 12, or a clique tree whose largest "
         f"table has at most {LARGEST} entries{copies}",
-        "a larger table in every elimination order that was tried",
+        found,
         hint,
     )
 

@@ -29,6 +29,8 @@ from bayesfed.models.random_fields.kept import kept
 Model = Grid | Ising | Tables
 # Power iterations, and for graphs with many messages.
 STEPS, FEW, LARGE = 60, 4, 50_000
+# Differences of entries from which N is not computed.
+MOST = 2**24
 
 
 def spectral_bound(model: Model) -> float:
@@ -88,7 +90,10 @@ def _influence(group: TableGroup) -> Tensor:
     result = tables.new_zeros(len(tables), arity, arity)
     for i in range(arity):
         for j in range(arity):
-            if i == j:
+            if i == j or tables.shape[1 + j] == 1:
+                continue
+            if tables[0].numel() * tables.shape[1 + i] > MOST:
+                result[:, i, j] = 1.0  # No message follows another further.
                 continue
             moved = (
                 tables.movedim((1 + i, 1 + j), (1, 2)).flatten(3)
@@ -103,9 +108,10 @@ def _influence(group: TableGroup) -> Tensor:
                 .amax(-1)
             )
             turned = more.transpose(1, 2)
-            # b and b' differ: the largest of `more` at one b and of `turned` at another.
-            total = more[..., :, None] + turned[..., None, :]
-            total.diagonal(dim1=-2, dim2=-1).fill_(-math.inf)
+            # b and b' differ: the two largest of `more` and of `turned`, but for those at one b.
+            (one, at), (other, there) = more.topk(2), turned.topk(2)
+            total = one[..., :, None] + other[..., None, :]
+            total[at[..., :, None] == there[..., None, :]] = -math.inf
             largest = (
                 total.nan_to_num(nan=-math.inf, posinf=math.inf, neginf=-math.inf)
                 .flatten(1)

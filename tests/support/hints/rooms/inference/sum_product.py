@@ -169,7 +169,7 @@ CASES = [
         lambda: read(pair(factor=LOGS)),
     ),
     (
-        lambda: read(pair(factor=torch.zeros(300, 300))),
+        lambda: read(pair(factor=torch.zeros(5000, 5000))),
         "several factors over fewer variables",
         lambda: unary([1, 2], [3, 4]),
     ),

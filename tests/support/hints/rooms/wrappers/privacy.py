@@ -154,6 +154,17 @@ CASES = [
         lambda: changed("delta", LEAF),
     ),
     (lambda clip: private(clip=clip), float("inf")),
+    (
+        lambda: promised(algorithm=svi()),
+        "federated_svi(..., fusion=SummedGradients())",
+        lambda: ran(promised(algorithm=svi(fusion=bf.SummedGradients(), observations=8))),
+    ),
+    (lambda: promised(algorithm=svi()), "fed_avg", lambda: promised(algorithm=avg())),
+    (
+        lambda: promised(algorithm=svi()),
+        "fed_lora",
+        lambda: promised(algorithm=bf.fed_lora(adapted())),
+    ),
     (lambda beta: Planner(planner().sizes, 5.0, beta), (1.0, 0.5)),
     (lambda delta: private(population=4, delta=delta), None),
     (
