@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import xarray
 
 MAX_ENTRIES = 250_000_000
-# How many draws of a posterior by default: of one whose draw has at most SMALL values, and of others.
+# Draws of a posterior by default: where one draw has at most SMALL values, and elsewhere.
 DRAWS, FEW, SMALL = 1000, 100, 1000
 # Axes that are not a plate's.
 TAKEN = ("chain", "draw", "row", "client")

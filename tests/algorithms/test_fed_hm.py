@@ -47,10 +47,10 @@ def views(net, ratios=RATIOS):
     )
 
 
-@pytest.mark.parametrize("by_rows", [True, False])
-def test_whole_networks_of_all_clients_are_fed_avg(clients, by_rows):
+@pytest.mark.parametrize("settings", [{}, {"by_rows": False}])
+def test_whole_networks_of_all_clients_are_fed_avg(clients, settings):
     net = small_net()
-    if not by_rows:
+    if settings:
         clients = {name: data[:60] for name, data in clients.items() if len(data) >= 60}
     plain = bf.run(
         bf.fed_avg(net, training=bf.Training(steps=3)), clients, rounds=2, progress=False
@@ -62,7 +62,7 @@ def test_whole_networks_of_all_clients_are_fed_avg(clients, by_rows):
             fixed(sorted(clients), 1),
             training=bf.Training(steps=3),
             decay=0,
-            by_rows=by_rows,
+            **settings,
         ),
         clients,
         rounds=2,
@@ -71,7 +71,7 @@ def test_whole_networks_of_all_clients_are_fed_avg(clients, by_rows):
     for name, leaf in plain.snapshot.state.items():
         assert (
             torch.equal(ours.snapshot.state[name], leaf)
-            if by_rows
+            if not settings
             else torch.allclose(ours.snapshot.state[name], leaf, atol=1e-6)
         )
 
@@ -108,11 +108,13 @@ def test_every_size_is_the_best_approximation_of_the_whole():
             assert error == pytest.approx(float(values[rank:].norm()) if rank else 0.0, abs=1e-5)
 
 
-def test_sizes_are_weighed_by_their_ratio(clients):
-    algorithm = fed_hm(small_net(), RATIOS, fixed(sorted(clients), 3), whole=["5"], temperature=0.5)
+@pytest.mark.parametrize(("settings", "rows"), [({}, 7), ({"by_rows": False}, 1)])
+def test_sizes_are_weighed_by_their_ratio_and_rows(clients, settings, rows):
+    capacity = fixed(sorted(clients), 3)
+    algorithm = fed_hm(small_net(), RATIOS, capacity, whole=["5"], temperature=0.5, **settings)
     assign, state = algorithm.phases[0].assign, owned(algorithm.initial, "model")
     weights = [assign(state, 0, Profile(name, 7), KEY).weight for name in sorted(clients)[:3]]
-    assert weights == pytest.approx([math.exp(ratio / 0.5) for ratio in RATIOS])
+    assert weights == pytest.approx([rows * math.exp(ratio / 0.5) for ratio in RATIOS])
     assert assign(state, 0, Profile(sorted(clients)[0], 0), KEY).weight == 0
 
 

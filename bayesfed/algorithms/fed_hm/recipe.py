@@ -68,7 +68,7 @@ def fed_hm(
     training: Training | None = None,
     decay: float = 1e-4,
     temperature: float = math.inf,
-    by_rows: bool = False,
+    by_rows: bool = True,
     masked: bool = False,
     start: Literal["low rank", "whole"] = "low rank",
     residual: Literal["dropped", "kept"] | int = "dropped",
@@ -104,7 +104,8 @@ def fed_hm(
     temperature
         tau of (2): sizes weigh ``exp(ratio / tau)``. The paper uses 5 for dynamic heterogeneity.
     by_rows
-        Weigh clients by their rows as well.
+        Weigh clients by their rows as well, as `fed_avg` and the rivals do. False: by sizes alone,
+        as printed.
     masked
         Train with the logits of classes that a client has no rows of set to zero, as in `fed_avg`;
         the paper does so for all methods.
