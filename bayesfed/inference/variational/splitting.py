@@ -178,10 +178,14 @@ def check_scales(group: Group, double: Group, count: int) -> None:
 def check_pairs(group: Group, double: Group) -> None:
     """Raise `ArgumentError` where each row has a density with each other one."""
     for name in group.keys() & double.keys():
-        shapes = [
-            torch.broadcast_shapes(node["fn"].shape(), node["value"].shape)
-            for node in (group[name], double[name])
-        ]
+        try:
+            shapes = [
+                torch.broadcast_shapes(node["fn"].shape(), node["value"].shape)
+                for node in (group[name], double[name])
+            ]
+        except RuntimeError:
+            # A value that the site cannot have, which is refused where rows are looked at.
+            continue
         before, after = map(math.prod, shapes)
         if after >= 4 * before > 0:
             expected = "values of the shape that their distribution has"
