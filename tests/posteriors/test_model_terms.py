@@ -305,3 +305,12 @@ def test_dropout_in_a_model_leaves_its_terms_to_their_shapes():
 
     split = split_terms(model, {"w": torch.ones(3)}, DATA[:3], bf.Key(0))
     assert (split.rows, split.prior) == (("y",), ("penalty",))
+
+
+def test_labels_of_another_shape_are_refused_where_rows_are_looked_at():
+    labels = bf.Dataset(torch.randn(24, 4), torch.rand(24, 2))
+    net = bf.models.bayesian(bf.mlp([4, 64, 2], bf.Key(0)), likelihood=bf.Categorical())
+    # The first two rows have a density by accident, four rows have none.
+    algorithm = bf.federated_svi(net, example=labels[:2], observations=24)
+    with pytest.raises(ArgumentError, match="class labels"):
+        bf.run(algorithm, {"a": labels}, rounds=1, test=labels, progress=False)
