@@ -159,9 +159,10 @@ class Regression:
         Raises
         ------
         ArgumentError
-            If there is no such site.
+            If there is no such site, or it is left out already.
         """
-        self._memory(site)
+        others = {*self.result.snapshot.memories} - {*self.left_out}
+        check("regression, site", site, one_of(sorted(others)))
         return replace(self, left_out=(*self.left_out, site))
 
     @checked()
