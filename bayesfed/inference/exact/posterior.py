@@ -52,7 +52,7 @@ class ExactPosterior(Weighted):
     def draw(self, key: Key) -> Tree:
         """Return one draw of every shared site."""
         number = self._place(key)
-        return Named({name: leaf[number].float() for name, leaf in self.values.items()})
+        return {name: leaf[number].float() for name, leaf in self.values.items()}
 
     @checked()
     def draw_with_densities(self, key: Key) -> tuple[Tree, Tree]:

@@ -210,7 +210,7 @@ class Weighted:
         """
         check("posterior, memories", memories, MEMORIES)
         rounds = int(self.state["stage"][1]) if "points" in self.state else 0
-        seeds, found = [stages.seed(number) for number in range(rounds)], Named[Tensor]()
+        seeds, found = [stages.seed(number) for number in range(rounds)], Tree()
         paths = [[f"{self.place}{part}/{seed}" for part in (leaf, "at")] for seed in seeds]
         for name, memory in sorted(memories.items()):
             # A site that was left out keeps those of other points, by the same seeds.
@@ -279,7 +279,7 @@ class Weighted:
         """Values of every shared site, and of a client's own ones, at all points, ``(n, ...)``;
         their weights are `weights`.
         """
-        return Named(everywhere(self.traced, self.state["points"]) | self.own)
+        return everywhere(self.traced, self.state["points"]) | self.own
 
     @property
     def constants(self) -> Tree:
