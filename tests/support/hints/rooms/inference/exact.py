@@ -276,7 +276,7 @@ CASES = [
         "snapshot.memories[name] of a run in this process, without secure sums",
         lambda: done().posterior.without(done().snapshot.memories["s0"]).k_hat,
     ),
-    (lambda memories: done().posterior.by_site(memories), "s0"),
+    (lambda memories: [*done().posterior.by_site(memories)], "s0"),
     (lambda name: done().posterior.constants[name], "beta.maen"),
     (
         lambda: short().posterior.constants["beta.mean"],
