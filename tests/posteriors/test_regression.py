@@ -316,6 +316,11 @@ def test_a_site_is_left_out_for_nothing(died):
         died.without("d")
     with pytest.raises(ArgumentError, match="one of 'a', 'c'"):
         less.without("b")
+    with pytest.raises(ArgumentError, match="a pandas frame with rows"):
+        less.predict(DATA["a"][:0])
+    for ask in (less.draws, lambda draws: less.table(draws=draws)):
+        with pytest.raises(ArgumentError, match="a whole number >= 1"):
+            ask(0)
 
 
 def test_what_does_not_fit_is_refused_by_name():
