@@ -45,7 +45,7 @@ from parts.exact.central import (
 )
 from parts.exact.classics import known_schools
 from parts.exact.hierarchies import HIERARCHIES
-from parts.exact.limits import is_near
+from parts.exact.limits import KILOBYTES, ROUNDS, is_near
 from parts.exact.models import case
 from parts.exact.problems import simulated
 from parts.exact.scores import Score, exact, fitted, scored
@@ -56,8 +56,6 @@ import bayesfed as bf
 from bayesfed.errors import ClientError, PosteriorError, UndeterminedWarning
 from bayesfed.inspect import table
 
-# What a posterior meets beside being near: rounds, kB up a client.
-ROUNDS, KILOBYTES = 25, 50.0
 # Share of the posteriors that are to meet it: 25 of posteriordb's 29.
 WANTED = 25 / 29
 CERTAIN = ("exact", "adapted")
