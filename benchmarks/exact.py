@@ -5,6 +5,7 @@ pooled rows, on hospitals, and on data sets that models made themselves.
     python benchmarks/exact.py [--check] [--data posteriordb.tar.xz] [--only arK sblrc told nuts]
     python benchmarks/exact.py --only heart --heart FOLDER
     python benchmarks/exact.py --only calibration --simulations 1000
+    python benchmarks/exact.py --only pathfinder    # needs `pip install blackjax`
 
 For each posterior: the error of the worst mean in reference sds, the range of ratios of sds,
 rounds, kB up a client, seconds, the status. Not all of posteriordb is part of this repository: give
@@ -34,10 +35,17 @@ from pathlib import Path
 
 from parts.exact import hierarchies
 from parts.exact.bad import away, bad
-from parts.exact.central import beside_nuts, by_hospital, calibrated, rounded, write
+from parts.exact.central import (
+    beside_nuts,
+    by_hospital,
+    by_pathfinder,
+    calibrated,
+    rounded,
+    write,
+)
 from parts.exact.classics import known_schools
 from parts.exact.hierarchies import HIERARCHIES
-from parts.exact.limits import is_near
+from parts.exact.limits import KILOBYTES, ROUNDS, is_near
 from parts.exact.models import case
 from parts.exact.problems import simulated
 from parts.exact.scores import Score, exact, fitted, scored
@@ -48,12 +56,15 @@ import bayesfed as bf
 from bayesfed.errors import ClientError, PosteriorError, UndeterminedWarning
 from bayesfed.inspect import table
 
-# What a posterior meets beside being near: rounds, kB up a client.
-ROUNDS, KILOBYTES = 25, 50.0
 # Share of the posteriors that are to meet it: 25 of posteriordb's 29.
 WANTED = 25 / 29
 CERTAIN = ("exact", "adapted")
-ASIDE = {"nuts": beside_nuts, "heart": by_hospital, "calibration": calibrated}
+ASIDE = {
+    "nuts": beside_nuts,
+    "pathfinder": by_pathfinder,
+    "heart": by_hospital,
+    "calibration": calibrated,
+}
 PACKED = Path(__file__).parent / "records" / "posteriordb.json"
 BESIDE = Path(__file__).parents[2] / "shared" / "data" / "posteriordb.tar.xz"
 

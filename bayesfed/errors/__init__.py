@@ -53,6 +53,12 @@ class KeywordError(ArgumentError, TypeError):
     """A keyword that a function does not have, or one that it needs and did not get."""
 
 
+class NoNameError(ArgumentError, KeyError):
+    """A name that a table does not have."""
+
+    __str__ = BayesfedError.__str__
+
+
 class DataError(BayesfedError, ValueError):
     """A data set that cannot be used."""
 

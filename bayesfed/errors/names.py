@@ -1,12 +1,25 @@
-"""Names that a package does not have: its error has the nearest of those that it has."""
+"""Names that a package or a table does not have: the error has the nearest of those that it has."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import lazy_loader
 
+from bayesfed.errors import NoNameError
 from bayesfed.errors.nearness import nearest
+
+Value = TypeVar("Value")
+
+
+class Named(dict[str, Value]):
+    """A dictionary whose error of a name that it lacks has the nearest that it has."""
+
+    def __missing__(self, name: object) -> Value:
+        known = [*self]
+        near = nearest(str(name), known) or (known or ["a run that is finished"])[0]
+        raise NoNameError("posterior", f"one of {known}", repr(name), repr(near) if known else near)
 
 
 def no_name(package: str, name: str, names: Sequence[str]) -> AttributeError:

@@ -389,21 +389,18 @@ def test_the_tables_of_cifar10_are_those_of_its_records(front):
     assert len(runs) > 15
 
 
-def test_the_table_of_hierarchies_is_that_of_its_records():
-    lines = (ROOT / "benchmarks" / "records" / "exact.jsonl").read_text().splitlines()
-    known = [one for one in map(json.loads, lines) if one["name"].startswith("hierarchy, ")]
-    assert rows_of("explanation/exact-posterior.md", "| hierarchy | shared values |") == [
-        [
-            one["name"].removeprefix("hierarchy, "),
-            f"{one['size']}",
-            f"{one['error']:.3f}",
-            f"{one['low']:.3f} to {one['high']:.3f}",
-            f"{one['rounds']}",
-            f"{one['kilobytes']:.0f}",
-            one["status"],
-        ]
-        for one in known
-    ]
+def test_the_tables_of_the_exact_posterior_are_those_of_its_records(front):
+    page, told = "explanation/exact-posterior.md", importlib.import_module("parts.exact.told")
+    assert rows_of(page, "| hierarchy | shared values |") == told.hierarchies()
+    assert rows_of(page, "| rows | worst mean |") == told.beside()
+    made = told.calibrations()
+    shares = [f"{one.coverage(0.9):.3f}" for one, _ in made.values()]
+    text = " ".join((ROOT / "docs" / page).read_text().split())
+    assert f"contain {shares[0]}, {shares[1]} and {shares[2]} of the truths" in text
+    assert [*made] == ["logistic", "poisson", "linear"]
+    assert all(one.uniform for one, _ in made.values())
+    counts = {f"{sum(sum(one['statuses'].values()) for one in of):,}" for _, of in made.values()}
+    assert [*counts] == re.findall(r"Each model has ([\d,]+) data sets", text)
 
 
 def test_the_table_of_compare_is_that_of_its_record(front):

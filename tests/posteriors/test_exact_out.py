@@ -11,7 +11,7 @@ import torch
 from pyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 
 import bayesfed as bf
-from bayesfed.errors import ArgumentError, PosteriorError, UndeterminedWarning
+from bayesfed.errors import ArgumentError, DataError, PosteriorError, UndeterminedWarning
 from bayesfed.federated import NaturalGradient, inverse
 from bayesfed.inspect.compat import installed
 from tests.posteriors.test_exact_runs import exact, rows, run, sites
@@ -138,6 +138,43 @@ def test_log_likelihoods_at_other_points_are_not_taken(found):
         found.posterior.without(old)
     likely = found.posterior.log_likelihoods(bf.Key(0), {"s1": found.snapshot.memories["s1"]})
     assert likely == {}
+
+
+def test_names_and_rows_that_are_not_there_are_refused(found):
+    posterior, memories = found.posterior, found.snapshot.memories
+    draw, key = posterior.draw(bf.Key(0)), bf.Key(0)
+    for wrong in ("s0", None, memories):
+        with pytest.raises(ArgumentError, match=r"memory: expected .*memories\['name'\]"):
+            posterior.without(wrong)
+        with pytest.raises(ArgumentError, match="memory: expected what a site keeps"):
+            posterior.at_client(wrong)
+    for wrong in ("s0", None, memories["s0"]):
+        for ask in (posterior.kept, posterior.by_site, posterior.without_each):
+            with pytest.raises(ArgumentError, match="memories: expected what sites keep"):
+                ask(wrong)
+    assert posterior.kept(memories, "own/none") == {}
+    tables = posterior.constants, posterior.parameters, posterior.axes
+    for table, name, near in (
+        *((table, "beta.maen", "beta.mean") for table in tables),
+        (posterior.by_site(memories), "s7", "s0"),
+    ):
+        with pytest.raises(KeyError, match=f"found '{name}'; try '{near}'"):
+            table[name]
+        assert table.get(name) is None
+    # Plain, as `vmap` wants them.
+    assert type(posterior.values) is type(draw) is dict
+    for inputs in (INPUTS[:, :1], INPUTS[:0]):
+        with pytest.raises(DataError, match="inputs that the model takes, .*at least one"):
+            posterior.observe(draw, inputs, key)
+    for ask in (posterior.draw, posterior.draw_prior, posterior.draw_with_densities):
+        with pytest.raises(ArgumentError, match="key: expected a Key"):
+            ask(0)
+    with pytest.warns(UndeterminedWarning):
+        short = run(sites(INPUTS, TARGETS), rounds=2).posterior
+    with pytest.raises(ArgumentError, match="a run that is finished"):
+        short.constants["beta.mean"]
+    with pytest.raises(PosteriorError, match="what a site keeps"):
+        short.without(memories["s0"])
 
 
 def test_health_has_evidence_and_what_the_method_says(found, wards):

@@ -314,6 +314,13 @@ def test_a_site_is_left_out_for_nothing(died):
     close(less.table(), reference["mean"], reference["sd"], ["age"], within=0.2)
     with pytest.raises(ArgumentError, match="site"):
         died.without("d")
+    with pytest.raises(ArgumentError, match="one of 'a', 'c'"):
+        less.without("b")
+    with pytest.raises(ArgumentError, match="a pandas frame with rows"):
+        less.predict(DATA["a"][:0])
+    for ask in (less.draws, lambda draws: less.table(draws=draws)):
+        with pytest.raises(ArgumentError, match="a whole number >= 1"):
+            ask(0)
 
 
 def test_what_does_not_fit_is_refused_by_name():
@@ -321,6 +328,10 @@ def test_what_does_not_fit_is_refused_by_name():
         fit("cost ~ agee")
     with pytest.raises(ArgumentError, match="a formula with a response"):
         fit("cost ~ age +")
+    with pytest.raises(ArgumentError, match="formula: expected a formula with a response"):
+        bf.running.prepared(3, DATA)
+    with pytest.raises(ArgumentError, match="family: expected .*; try 'poisson'"):
+        bf.running.prepared("cost ~ age", DATA, "poison")
     with pytest.raises(ArgumentError, match=r"bs\(age, df=4\)"):
         fit("cost ~ bs(age, df=4)")
     with pytest.raises(ArgumentError, match=r"scale\(log\(age\)\)"):

@@ -12,7 +12,8 @@ from pyro import poutine
 from torch import Tensor
 from torch.func import vmap
 
-from bayesfed.errors import PosteriorError
+from bayesfed.errors import DataError, PosteriorError
+from bayesfed.errors.checks import shown
 from bayesfed.inference.exact import stages
 from bayesfed.inference.exact.drawn import unconstrained
 from bayesfed.inference.exact.form import Form
@@ -43,11 +44,21 @@ def nodes(
         Inputs, or inputs and targets.
     key
         Names what is drawn.
+
+    Raises
+    ------
+    DataError
+        If the model does not take the inputs.
     """
     wide = [leaf.double() if leaf.is_floating_point() else leaf for leaf in leaves]
     given = {name: leaf.double().to(wide[0].device) for name, leaf in values.items()}
-    with doubled(), forked(key), torch.no_grad(), poutine.trace() as tracer, Given(given):
-        model(*wide)
+    try:
+        with doubled(), forked(key), torch.no_grad(), poutine.trace() as tracer, Given(given):
+            model(*wide)
+    except (RuntimeError, ZeroDivisionError) as problem:
+        actual = f"{shown(leaves[0])}: {str(problem).splitlines()[0]}"
+        hint = "rows of the width and type that were fitted, at least one"
+        raise DataError("predictions", "inputs that the model takes", actual, hint) from problem
     found: Mapping[str, Any] = tracer.get_trace().nodes
     return found
 

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from bayesfed.data import Dataset
 from bayesfed.errors import PosteriorError
+from bayesfed.errors.checks import checked
+from bayesfed.errors.names import Named
 from bayesfed.inference.exact.at_values import constant, nodes
 from bayesfed.inference.exact.drawn import drawn
 from bayesfed.inference.exact.form import Form
@@ -38,7 +40,7 @@ class ExactPosterior(Weighted):
         made = self.traced
         named = {name: axes_of(name, self._first[name]) for name in (*made.slots, *self._derived)}
         more = {f"{name}.{word}": named[name] for name in made.slots for word in ("mean", "sd")}
-        return named | more
+        return Named(named | more)
 
     def _place(self, key: Key) -> int:
         """Return the number of the point that is drawn."""
@@ -46,11 +48,13 @@ class ExactPosterior(Weighted):
         total = self.weights.cumsum(0)
         return int(torch.searchsorted(total, place * total[-1]))
 
+    @checked()
     def draw(self, key: Key) -> Tree:
         """Return one draw of every shared site."""
         number = self._place(key)
         return {name: leaf[number].float() for name, leaf in self.values.items()}
 
+    @checked()
     def draw_with_densities(self, key: Key) -> tuple[Tree, Tree]:
         """Return the draw of `draw` for this key, and ``log_prior``, the log density of the prior
         at it in nats, and ``log_prior/SITE``, that of each of its sites.
@@ -61,6 +65,7 @@ class ExactPosterior(Weighted):
         total = torch.stack([*each.values()]).sum()
         return draw, {"log_prior": total, **{f"log_prior/{name}": each[name] for name in each}}
 
+    @checked()
     def log_likelihoods(self, key: Key, memories: Mapping[str, Tree]) -> Tree:
         """Return the log density in nats of each site's rows at the draw of `draw` for this key;
         nothing unless those of all rows are known, as under secure sums.
@@ -72,6 +77,7 @@ class ExactPosterior(Weighted):
         rest = (self.state["value"] - self.less)[number] - prior
         return found if abs(float(rest - sum(found.values()))) < CLOSE else {}
 
+    @checked()
     def derived(self, draw: Mapping[str, Tensor], key: Key) -> Tree:
         """Return the deterministic sites that no rows enter, at one draw."""
         rows = self.traced.rows
@@ -83,12 +89,14 @@ class ExactPosterior(Weighted):
         draw = {name: leaf[0] for name, leaf in self.values.items()}
         return constant(self.model, draw, Form.read(self.state["form"]))
 
+    @checked()
     def draw_prior(self, key: Key) -> Tree:
         """Return one draw of every shared site from the prior; empty if it is improper, or has
         other terms than sites.
         """
         return {n: node["value"].float() for n, node in drawn(self.traced, key).items()}
 
+    @checked()
     def observe(self, draw: Mapping[str, Tensor], inputs: Tensor, key: Key) -> TorchDistribution:
         """Return the distribution of the targets at one draw, batch ``(B,)``.
 
@@ -103,6 +111,7 @@ class ExactPosterior(Weighted):
             raise PosteriorError("predictions", "one observed site", [*named], hint)
         return next(iter(named.values()))
 
+    @checked()
     def observe_sites(
         self, draw: Mapping[str, Tensor], inputs: Tensor, key: Key
     ) -> dict[str, TorchDistribution]:
@@ -114,6 +123,7 @@ class ExactPosterior(Weighted):
         found = nodes(self.model, draw, inputs, key=key)
         return {name: found[name]["fn"] for name in names}
 
+    @checked()
     def observed(self, draw: Mapping[str, Tensor], data: Dataset) -> Tree:
         """Return what each observed site observes of rows, by its name."""
         found = nodes(self.model, draw, data.inputs, data.targets)

@@ -1,5 +1,6 @@
 """Why a model cannot be used: its prior depends on rows, it does not run in 64 bits, what is
-observed cannot be, a term is no sum over rows, or it has no density where the search begins.
+observed cannot be, a term is no sum over rows, or it has no density where the search begins; and
+what a posterior is asked with.
 """
 
 from __future__ import annotations
@@ -15,9 +16,14 @@ from torch.overrides import TorchFunctionMode
 
 from bayesfed.data import Dataset
 from bayesfed.errors import PosteriorError
+from bayesfed.errors.roles import Role, role_of
 from bayesfed.inference.exact.asking import LOWEST
 
 Nodes = Mapping[str, Mapping[str, Any]]
+Kept = Mapping[str, Tensor]
+MEMORY = Role(role_of(Kept).fits, "what a site keeps", "result.snapshot.memories['name']")
+EVERY = role_of(Mapping[str, Kept]).fits
+MEMORIES = Role(EVERY, "what sites keep, by name", "result.snapshot.memories")
 NO_SUM = "sums, not means, or a term of the prior that is finite at values of order one"
 
 
@@ -35,6 +41,13 @@ def no_sum(name: str, drawn: bool) -> PosteriorError:
         return PosteriorError(f"site {name!r}", expected, "another each time", hint)
     expected, hint = "a sum over rows, which doubles with them", NO_SUM
     return PosteriorError(f"site {name!r}", expected, "another", hint)
+
+
+def not_kept(leaf: str, memory: Kept) -> PosteriorError:
+    """Return the error of a site that does not keep a leaf of the importance rounds."""
+    expected = "what a site keeps of the importance rounds"
+    hint = "snapshot.memories[name] of a run in this process, without secure sums"
+    return PosteriorError(f"posterior, {leaf}", expected, sorted(memory), hint)
 
 
 class Wide(TorchFunctionMode):

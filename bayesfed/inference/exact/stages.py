@@ -159,13 +159,18 @@ def _climbed(state: Tree, answer: Tree) -> Tree:
         code = weighing.FREE if "free" in state else weighing.NO_MODE
         edge = bool((answer["value"] < LOWEST / 2).any())
         return state | {"stage": numbers(DONE, 0, 0), "verdict": numbers(code, edge)}
-    best = _laplace(state, int(state["mode/level"].argmax()))
+    best = _laplace(state, best_mode(state))
     start = steps.begun(best["centre"], best["basis"], steps.DAMPINGS)
     return state | stacked([start]) | {"stage": numbers(GAUSSIAN, 0, 0)}
 
 
 def _mode(start: Tree) -> Tree:
     return {f"mode/{name}": start[name] for name in ("centre", "basis", "level")}
+
+
+def best_mode(state: Tree) -> int:
+    """Return the place of the highest mode."""
+    return int(state["mode/level"].argmax())
 
 
 def _near(start: Tree, mode: Tree) -> bool:
@@ -183,7 +188,7 @@ def _proposing(state: Tree, made: Tree, still: bool) -> Tree:
         "centre": made["centre"] + made["basis"] @ made["shift"][place],
         "basis": made["basis"] * made["scale"][place],
     }
-    share, best = _shares(state), int(state["mode/level"].argmax())
+    share, best = _shares(state), best_mode(state)
     each = [(first, share[best])]
     for k in range(len(share)):
         if k != best and share[k] > LEAST:
@@ -245,8 +250,7 @@ def _weighed(state: Tree, answer: Tree, prior: Tensor | float, values: weighing.
         return state | {"stage": numbers(DONE, number + 1, 0)}
     each = weighing.refitted(state["points"], found.weights)
     if not number:
-        best = int(state["mode/level"].argmax())
-        each.append((_laplace(state, best), numbers(BESIDE)[0]))
+        each.append((_laplace(state, best_mode(state)), numbers(BESIDE)[0]))
     return _asked(state, each)
 
 

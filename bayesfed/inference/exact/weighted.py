@@ -12,9 +12,12 @@ from torch import Tensor
 
 from bayesfed.data import Dataset
 from bayesfed.errors import PosteriorError
+from bayesfed.errors.checks import check, checked
+from bayesfed.errors.names import Named
 from bayesfed.inference.exact import checking, stages, weighing
 from bayesfed.inference.exact.at_values import everywhere, moments
 from bayesfed.inference.exact.form import Form
+from bayesfed.inference.exact.refusals import MEMORIES, MEMORY, not_kept
 from bayesfed.inference.exact.traced import Traced, traced
 from bayesfed.inference.variational.program import Runs
 from bayesfed.trees import Tree
@@ -69,8 +72,7 @@ class Weighted:
             if self._word not in STAGES:
                 hint = "proper priors, in units in which latents are of order one"
             raise PosteriorError("posterior", "a run with an importance round", self.doubt, hint)
-        state = self.state | {"value": self.state["value"] - self.less}
-        return checking.weights(state)
+        return checking.weights(self.state | {"value": self.state["value"] - self.less})
 
     @cached_property
     def weights(self) -> Tensor:
@@ -123,9 +125,7 @@ class Weighted:
 
     @property
     def log_evidence(self) -> tuple[float, float]:
-        """The log marginal likelihood of all rows in nats, and its standard error. It means
-        something if the prior is proper.
-        """
+        """Log evidence of all rows in nats, if the prior is proper, and its standard error."""
         return self.verdict.log_evidence, self.verdict.error
 
     @property
@@ -152,8 +152,9 @@ class Weighted:
             told += f"; sds of {', '.join(few)} rest on few points"
         if self.weights is weights:
             return told
-        return f"{told}; by the weights, a mean is {self.moved(weights):.2g} sds off"
+        return f"{told}; by the weights, a mean is {self._moved(weights):.2g} sds off"
 
+    @checked(memory=MEMORY)
     def without(self, memory: Mapping[str, Tensor]) -> Self:
         """Return the posterior without the rows of a site, for nothing: its log likelihoods are
         taken out of the weights, whose `k_hat` says whether that is possible.
@@ -175,6 +176,7 @@ class Weighted:
         """Names of the sites that stay with clients, and that this posterior lacks."""
         return tuple(sorted(self.traced.own - self.own.keys()))
 
+    @checked(memory=MEMORY)
     def at_client(
         self, memory: Mapping[str, Tensor], data: Dataset | None = None, name: str = ""
     ) -> Self:
@@ -199,27 +201,26 @@ class Weighted:
     def _of(self, memory: Mapping[str, Tensor], leaf: str) -> Tensor:
         """Return what a site keeps of all points."""
         if not (found := self.kept({"": memory}, leaf)):
-            expected = "what a site keeps of the importance rounds"
-            hint = "snapshot.memories[name] of a run in this process, without secure sums"
-            raise PosteriorError(f"posterior, {leaf}", expected, sorted(memory), hint)
+            raise not_kept(leaf, memory)
         return found[""]
 
     def kept(self, memories: Mapping[str, Mapping[str, Tensor]], leaf: str = "value") -> Tree:
         """Return the log likelihoods in nats of each site's rows at all points, ``(n,)``, by its
         name, or another leaf, of the sites that keep those of these points.
         """
+        check("posterior, memories", memories, MEMORIES)
         rounds = int(self.state["stage"][1]) if "points" in self.state else 0
         seeds, found = [stages.seed(number) for number in range(rounds)], Tree()
+        paths = [[f"{self.place}{part}/{seed}" for part in (leaf, "at")] for seed in seeds]
         for name, memory in sorted(memories.items()):
-            leaves = [memory.get(f"{self.place}{leaf}/{seed}") for seed in seeds]
-            places = [memory.get(f"{self.place}at/{seed}") for seed in seeds]
             # A site that was left out keeps those of other points, by the same seeds.
-            if all(at is not None and self._asked(at) for at in places):
-                found[name] = torch.cat([part for part in leaves if part is not None])
+            if paths and all(one in memory and self._asked(memory.get(at)) for one, at in paths):
+                found[name] = torch.cat([memory[one] for one, _ in paths])
         return found
 
-    def _asked(self, centre: Tensor) -> bool:
-        return bool((self.state["mix/centre"] == centre).all(1).any())
+    def _asked(self, centre: Tensor | None) -> bool:
+        mix = self.state["mix/centre"]
+        return centre is not None and bool((mix == centre).all(1).any())
 
     def without_each(self, memories: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Self]:
         """Return the posteriors without each site that keeps log likelihoods, as ``without NAME``;
@@ -253,22 +254,20 @@ class Weighted:
         memories
             What sites keep, by name: ``result.snapshot.memories``.
         """
-        weights, table = self.verdict.weights, dict[str, dict[str, float]]()
+        weights, table = self.verdict.weights, Named[dict[str, float]]()
         for name, likely in self.kept(memories).items():
             other = replace(self, less=self.less + likely)
             table[name] = {
                 "elpd": self.log_evidence[0] - other.log_evidence[0],
                 "error": float((torch.softmax(weights.log() - likely, 0) - weights).norm()),
-                "shift": self.moved(other.verdict.weights),
+                "shift": self._moved(other.verdict.weights),
                 "k_hat": other.k_hat,
                 "ess": other.ess,
             }
         return table
 
-    def moved(self, weights: Tensor) -> float:
-        """Return how far the means of all values are from those with other weights, in sds, the
-        largest.
-        """
+    def _moved(self, weights: Tensor) -> float:
+        """Return by how many sds other weights move the mean of a value, the largest."""
         most = 0.0
         for leaf in self.values.values():
             (mean, sd), (there, _) = moments(self.weights, leaf), moments(weights, leaf)
@@ -286,15 +285,16 @@ class Weighted:
     def constants(self) -> Tree:
         """Means and sds of all sites, log evidence, k-hat and effective sample size."""
         if "points" not in self.state:
-            return {}
-        weights, made = self.weights, Tree()
+            return Named()
+        weights, made = self.weights, Named[Tensor]()
         for name, leaf in self.values.items():
             made[f"{name}.mean"], made[f"{name}.sd"] = moments(weights, leaf)
-        numbers = zip(("log_evidence", "log_evidence_error"), self.log_evidence, strict=True)
-        told = {**dict(numbers), "k_hat": self.k_hat, "ess": self.ess}
-        return made | {name: stages.numbers(value)[0] for name, value in told.items()}
+        names = "log_evidence", "log_evidence_error", "k_hat", "ess"
+        numbers = stages.numbers(*self.log_evidence, self.k_hat, self.ess)
+        return Named(made | dict(zip(names, numbers, strict=True)))
 
     @property
     def parameters(self) -> Tree:
         """Means of all sites."""
-        return {name: leaf.contiguous() for name, leaf in self.constants.items() if ".mean" in name}
+        found = self.constants.items()
+        return Named({name: leaf.contiguous() for name, leaf in found if ".mean" in name})

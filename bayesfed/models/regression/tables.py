@@ -20,8 +20,8 @@ Levels = tuple[tuple[str, tuple[Any, ...]], ...]
 Moments = tuple[tuple[str, tuple[float, float]], ...]
 FORMULA = a(str, "a formula with a response", "'y ~ x1 + x2 + (1 | hospital)'")
 ROWS = Role(
-    lambda frame: isinstance(frame, needs("pandas", "formulas").DataFrame),
-    "a pandas frame",
+    lambda frame: isinstance(frame, needs("pandas", "formulas").DataFrame) and len(frame) > 0,
+    "a pandas frame with rows",
     "pandas.DataFrame([{'x': 1.0}])",
 )
 

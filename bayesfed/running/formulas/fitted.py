@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import needs
-from bayesfed.errors.checks import ITSELF, PART, check, checked, one_of
+from bayesfed.errors.checks import COUNT, ITSELF, PART, check, checked, one_of
 from bayesfed.inference.exact.posterior import ExactPosterior
 from bayesfed.inference.exact.traced import doubled
 from bayesfed.inspect.intervals import intervals
@@ -159,12 +159,13 @@ class Regression:
         Raises
         ------
         ArgumentError
-            If there is no such site.
+            If there is no such site, or it is left out already.
         """
-        self._memory(site)
+        others = {*self.result.snapshot.memories} - {*self.left_out}
+        check("regression, site", site, one_of(sorted(others)))
         return replace(self, left_out=(*self.left_out, site))
 
-    @checked()
+    @checked(count=COUNT)
     def draws(self, count: int = 1000, *, seed: int = 0) -> Frame:
         """Return draws of coefficients, cutpoints, sds of group effects (``1|hospital_sigma``) and
         further unknowns in the units of columns and response: a frame, one column for each.
@@ -184,7 +185,7 @@ class Regression:
             leaves |= {name: values[name] for name in self.model.further}
         return pandas.DataFrame({name: leaf.numpy() for name, leaf in leaves.items()})
 
-    @checked(interval=PART)
+    @checked(interval=PART, draws=COUNT)
     def table(self, *, interval: float = 0.9, draws: int = 4000) -> Frame:
         """Return mean, sd and the ends of the central interval of everything that `draws` has."""
         frame = self.draws(draws)
@@ -212,7 +213,7 @@ class Regression:
             tables["predictions"] = rows.join(self.predict(rows))
         return tables
 
-    @checked(frame=ROWS, interval=PART)
+    @checked(frame=ROWS, interval=PART, draws=COUNT)
     def predict(
         self,
         frame: Any,

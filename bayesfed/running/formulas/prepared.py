@@ -12,9 +12,9 @@ from bayesfed.errors import ArgumentError, needs
 from bayesfed.errors.checks import ITSELF, checked, shown
 from bayesfed.federated import Algorithm
 from bayesfed.models.regression.design import Design
-from bayesfed.models.regression.families import Name
+from bayesfed.models.regression.families import FAMILY, Name
 from bayesfed.models.regression.model import RegressionModel
-from bayesfed.models.regression.tables import Frame, Missing
+from bayesfed.models.regression.tables import FORMULA, Frame, Missing
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Prepared:
         return federated_svi(self.model, least_rows=self.least_rows, secure=self.secure)
 
 
-@checked(data=ITSELF)
+@checked(formula=FORMULA, data=ITSELF, family=FAMILY)
 def prepared(
     formula: str,
     data: Mapping[str, Any] | Any,

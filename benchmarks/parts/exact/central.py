@@ -11,6 +11,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ import numpy as np
 import torch
 from parts.exact import heart, pooled
 from parts.exact.models import Case
-from parts.exact.scores import apart, exact, fitted
+from parts.exact.pathfinder import pathfinder
+from parts.exact.scores import Moments, apart, exact, fitted
 from parts.shared.targets import at_least, target
 
 import bayesfed as bf
@@ -94,16 +96,44 @@ def beside_nuts(options: argparse.Namespace) -> Iterator[bool]:
     print(table(["posterior", "status", *COLUMNS, *heads], lines))
 
 
+def by_pathfinder(options: argparse.Namespace) -> Iterator[bool]:
+    """Measure Pathfinder of blackjax on the same pooled rows, beside the same references."""
+    lines = list[list[str | float]]()
+    for name, case in pooled.cases().items():
+        if options.measure or record(f"pathfinder, {name}") is None:
+            with one_thread():
+                nuts = reference(name, case, False)
+                found, seconds = pathfinder(name, case)
+                error, low, high = apart(found, _known(case, nuts)[0])
+            told = {"error": error, "low": low, "high": high, "seconds": seconds}
+            write(f"pathfinder, {name}", rounded(told | {"blackjax": version("blackjax")}))
+        made = record(f"pathfinder, {name}") or {}
+        lines.append([name, *(made[column] for column in COLUMNS[:4])])
+    print(table(["posterior", *COLUMNS[:4]], lines))
+    yield from ()
+
+
+def _known(case: Case, nuts: dict[str, Any]) -> tuple[Moments, dict[str, Any]]:
+    """Return means and sds to compare with, and what is told of them: those of NUTS; where there
+    are many values, of weighted draws.
+    """
+    drawn = {n: tuple(pair) for n, pair in nuts["moments"].items()}
+    if case.rows.inputs.shape[1] <= FEW:
+        return drawn, {}
+    known, share = pooled.weighed(case)
+    return known, {"share": share, "nuts": apart(drawn, known)}
+
+
 def _beside(name: str, case: Case, measure: bool) -> dict[str, Any]:
     nuts = reference(name, case, measure)
-    known = {n: tuple(pair) for n, pair in nuts["moments"].items()}
-    more = dict[str, Any]()
-    if case.rows.inputs.shape[1] > FEW:
-        drawn, (known, share) = known, pooled.weighed(case)
-        more = {"share": share, "nuts": apart(drawn, known)}
+    known, more = _known(case, nuts)
     found, told, seconds = pooled.ours(case)
     error, low, high = apart(found, known)
-    made, guided = pooled.guide(case)
+    guided = record(f"guide, {name}")
+    if measure or guided is None:
+        made, spent = pooled.guide(case)
+        guided = {"apart": apart(made, known), "seconds": spent}
+        write(f"guide, {name}", rounded(guided))
     return more | {
         "status": told,
         "error": error,
@@ -111,8 +141,8 @@ def _beside(name: str, case: Case, measure: bool) -> dict[str, Any]:
         "high": high,
         "seconds": seconds,
         "laplace": apart(pooled.laplace(case), known),
-        "guide": apart(made, known),
-        "guide_seconds": guided,
+        "guide": guided["apart"],
+        "guide_seconds": guided["seconds"],
         "nuts_seconds": nuts["seconds"],
     }
 

@@ -14,7 +14,7 @@ from torch.func import vmap
 import bayesfed as bf
 from bayesfed.data import Dataset
 from bayesfed.errors import UndeterminedWarning
-from bayesfed.inference.exact import points
+from bayesfed.inference.exact import points, stages
 from bayesfed.inference.exact.posterior import ExactPosterior
 from bayesfed.inference.exact.traced import doubled
 
@@ -93,7 +93,7 @@ def at_mode(
 ) -> Moments:
     """Return means and sds of the Gaussian at the best mode, on the scale of the parameters."""
     state, made = posterior.state, posterior.traced
-    best = int(state["mode/level"].argmax())
+    best = stages.best_mode(state)
     normal = points.normal(4096, made.size, 11)
     with doubled():
         where = state["mode/centre"][best] + normal @ state["mode/basis"][best].T

@@ -11,7 +11,8 @@ import tomllib
 from collections.abc import Iterator, Sequence
 
 from parts.checks.table import kept
-from parts.exact.limits import ERROR, WIDTH, is_near
+from parts.exact.limits import ERROR, KILOBYTES, ROUNDS, WIDTH, is_near
+from parts.exact.told import figures as exact
 from parts.front.papers import cifar10, glue, unlike_ranks
 from parts.front.record import RECORDS, Figure, Run, commits_of, runs
 
@@ -234,6 +235,9 @@ def _posteriors() -> Iterator[tuple[str, Figure]]:
     yield "posteriors.within", Figure(within, "posteriordb", "exact", commits)
     yield "posteriors.near", Figure((f"{len(near)}", every), "posteriordb", "exact", commits)
     yield "posteriors.laplace", Figure((f"{len(rough)}", every), "posteriordb", "exact", commits)
+    met = [row for row in near if row["rounds"] <= ROUNDS and row["kilobytes"] <= KILOBYTES]
+    limits = f"{len(met)}", f"{ROUNDS}", f"{KILOBYTES:g}"
+    yield "posteriors.met", Figure(limits, "posteriordb", "exact", commits)
     for name in ("rounds", "kilobytes"):
         spent = [row[name] for row in near]
         ends = f"{min(spent):.0f}", f"{max(spent):.0f}"
@@ -273,6 +277,6 @@ def _targets() -> Iterator[tuple[str, Figure]]:
 
 
 MAKERS = (
-    *(_bits, _uncertainty, _sizes, _budgets, _posteriors, _supports),
+    *(_bits, _uncertainty, _sizes, _budgets, _posteriors, exact, _supports),
     *(unlike_ranks, glue, cifar10, _package, _targets),
 )

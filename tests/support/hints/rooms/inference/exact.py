@@ -35,6 +35,12 @@ def short():
         return run(CLIENTS, rounds=2)
 
 
+def at(width):
+    """Predict rows of a width."""
+    posterior, key = done().posterior, bf.Key(0)
+    return posterior.observe(posterior.draw(key), torch.ones(3, width), key)
+
+
 def large(inputs, targets=None):
     pyro.sample("w", dist.Normal(torch.zeros(20_000), 1.0).to_event(1))
     line(inputs, targets)
@@ -270,6 +276,14 @@ CASES = [
         "snapshot.memories[name] of a run in this process, without secure sums",
         lambda: done().posterior.without(done().snapshot.memories["s0"]).k_hat,
     ),
+    (lambda memories: [*done().posterior.by_site(memories)], "s0"),
+    (lambda name: done().posterior.constants[name], "beta.maen"),
+    (
+        lambda: short().posterior.constants["beta.mean"],
+        "a run that is finished",
+        lambda: done().posterior.constants["beta.mean"],
+    ),
+    (lambda: at(1), "rows of the width and type that were fitted", lambda: at(2)),
     (
         lambda: observed(several),
         "or draws of the posterior",

@@ -145,5 +145,7 @@ CASES = [
         lambda: bf.running.prepared("y ~ x", {"a": FRAME[:4]}).design.rows(FRAME, "a"),
     ),
     (lambda name: fitted().without(name), "c"),
+    (lambda name: fitted().without("a").without(name), "a"),
+    (lambda name: fitted().predict(FRAME, site=name), "c"),
     (lambda: some("y ~ C(grade)"), "without C(...)", lambda: some("y ~ grade")),
 ]
