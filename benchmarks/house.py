@@ -66,6 +66,7 @@ BOUGHT = {
     "batches in parts, bfloat16, augmentation, scores under secure sums, several outcomes": 2_150,
     "a network's own generators, causes of refusals, a value for each missing argument": 1_700,
     "densities with a domain, formulas over Flower, pairs of sentences, strangers' mistakes": 1_800,
+    "names asked of a posterior, private posteriors, large cliques, slices not held": 1_150,
 }
 TOKENS = 345_000 + sum(BOUGHT.values())
 FIRST = (
