@@ -8,6 +8,7 @@ import torch
 
 import bayesfed as bf
 from bayesfed.errors import ArgumentError, needs
+from bayesfed.errors.names import Named
 from bayesfed.testing.law import refuses, same
 from bayesfed.trees import check, shapes
 from tests.house.wrong_calls.given import avg, net
@@ -50,6 +51,12 @@ def lazy(called=False):
 
 
 CASES = [
+    (lambda name: Named({"beta.mean": 1.0})[name], "beta.maen"),
+    (
+        lambda: Named()["beta.mean"],
+        "a run that is finished",
+        lambda: Named({"beta.mean": 1.0})["beta.mean"],
+    ),
     (lambda: bf.fed_avg(lazy()), "net(train.inputs[:2])", lambda: bf.fed_avg(lazy(called=True))),
     (lambda: bf.fed_avg(spoilt()), "reset_parameters()", lambda: bf.fed_avg(renewed())),
     (

@@ -29,6 +29,7 @@ FILES = (
 COMPLETE = tuple(f"bayesfed/algorithms/wrappers/{name}.py" for name in FILES)
 MOMENT = Moment(0, {}, lambda model, round, version: model)
 LEAF = {"w": torch.ones(2)}
+FOUR = {f"c{number}": DATA for number in range(4)}
 SCORED = {"prior/scores": torch.full((len(PRECISIONS),), torch.inf)}
 
 
@@ -157,7 +158,7 @@ CASES = [
     (
         lambda: promised(algorithm=svi()),
         "federated_svi(..., fusion=SummedGradients())",
-        lambda: ran(promised(algorithm=svi(fusion=bf.SummedGradients(), observations=8))),
+        lambda: ran(promised(algorithm=svi(fusion=bf.SummedGradients(), observations=24)), FOUR),
     ),
     (lambda: promised(algorithm=svi()), "fed_avg", lambda: promised(algorithm=avg())),
     (
