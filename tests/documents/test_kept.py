@@ -90,7 +90,7 @@ def test_the_records_of_fedhm_are_of_the_settings_and_say_what_the_ledger_says(r
     for place in bench.places:
         assert all(bench.bytes_to(case, place, 0.8) for case in bench.curves)
         server, smallest = (bench.mean("FedHM", place, size) for size in (0, -1))
-        assert server - smallest < 0.1
+        assert server - smallest < 0.15
         assert server > bench.mean("HeteroFL", place, 0)
         assert all(
             smallest > bench.mean(case, place, -1) + 0.5
