@@ -40,24 +40,24 @@ def curves() -> dict[str, list[list[float]]]:
 
 def _bits() -> Iterator[tuple[str, Figure]]:
     setting = "MLP 784-256-256-10 on Fashion-MNIST, ten clients, Dirichlet 0.5, one seed"
+    made = {name.removesuffix("_0.json"): run for name, run in runs(BITS)}
+
+    def figure(value: str, case: str) -> Figure:
+        return Figure((value,), setting, BITS, commits_of([made[case]]))
+
     for name, rounds in curves().items():
         key = name.lower().replace("-", "_")
         for goal in (84, 86):
             spent = [up + down for up, down, accuracy, _ in rounds if accuracy >= goal / 100]
             if spent:
-                yield (
-                    f"bits.{key}.to_{goal}",
-                    Figure(
-                        (f"{spent[0]:.1f}" if spent[0] < 100 else f"{spent[0]:.0f}",), setting, BITS
-                    ),
-                )
-        yield f"bits.{key}.last", Figure((f"{100 * rounds[-1][2]:.1f}",), setting, BITS)
-        yield f"bits.{key}.density", Figure((f"{100 * rounds[-1][3]:.1f}",), setting, BITS)
-    first = curves()["STC"][0]
-    temperature = dict(runs(BITS))["D-Turbo-VBI_changes_0.json"]["settings"]["temperature"]
-    yield "bits.temperature", Figure((f"{temperature:g}",), setting, BITS)
-    yield "goal", Figure(("86",), setting, BITS)
-    yield "bits.stc.first", Figure((f"{first[1]:.1f}",), setting, BITS)
+                shown = f"{spent[0]:.1f}" if spent[0] < 100 else f"{spent[0]:.0f}"
+                yield f"bits.{key}.to_{goal}", figure(shown, name)
+        yield f"bits.{key}.last", figure(f"{100 * rounds[-1][2]:.1f}", name)
+        yield f"bits.{key}.density", figure(f"{100 * rounds[-1][3]:.1f}", name)
+    ours = "D-Turbo-VBI_changes"
+    yield "bits.temperature", figure(f"{made[ours]['settings']['temperature']:g}", ours)
+    yield "goal", figure("86", ours)
+    yield "bits.stc.first", figure(f"{curves()['STC'][0][1]:.1f}", "STC")
 
 
 def corrupted(reading: Run) -> float:
