@@ -181,7 +181,7 @@ _SIZES = {
 def _budgets() -> Iterator[tuple[str, Figure]]:
     """Joules to the goal as times AnycostFL's, over the seeds of which a rival has a run."""
     joules: dict[tuple[float, str], dict[str, float]] = {}
-    by: dict[tuple[float, str], list[Run]] = {}
+    by: dict[tuple[float, str], dict[str, Run]] = {}
     for name, run in runs("anycostfl"):
         chosen = run["settings"]
         if "goal" in chosen and not chosen.keys() & {"epsilon_variance", "distance_variance"}:
@@ -189,7 +189,7 @@ def _budgets() -> Iterator[tuple[str, Figure]]:
             reached = next((row for row in rows if row[0] >= chosen["goal"]), rows[-1])
             seed = name.rpartition("_")[2]
             joules.setdefault((chosen["alpha"], run["case"]), {})[seed] = reached[1]
-            by.setdefault((chosen["alpha"], run["case"]), []).append(run)
+            by.setdefault((chosen["alpha"], run["case"]), {})[seed] = run
     for (alpha, case), spent in joules.items():
         ours = joules[alpha, "AnycostFL"]
         if case != "AnycostFL":
@@ -199,7 +199,8 @@ def _budgets() -> Iterator[tuple[str, Figure]]:
                 + ("one seed", "two seeds", "three seeds")[len(spent) - 1]
             )
             key = f"budgets.{'dirichlet' if alpha else 'iid'}.{case.lower()}"
-            commits = commits_of(by[alpha, case] + by[alpha, "AnycostFL"])
+            both = by[alpha, case], by[alpha, "AnycostFL"]
+            commits = commits_of(of[seed] for of in both for seed in spent)
             yield key, Figure((f"{times:.1f}",), setting, "anycostfl", commits)
 
 
