@@ -45,7 +45,7 @@ from parts.exact.central import (
 )
 from parts.exact.classics import known_schools
 from parts.exact.hierarchies import HIERARCHIES
-from parts.exact.limits import KILOBYTES, ROUNDS, is_near
+from parts.exact.limits import CERTAIN, KILOBYTES, ROUNDS, is_near
 from parts.exact.models import case
 from parts.exact.problems import simulated
 from parts.exact.scores import Score, exact, fitted, scored
@@ -58,7 +58,6 @@ from bayesfed.inspect import table
 
 # Share of the posteriors that are to meet it: 25 of posteriordb's 29.
 WANTED = 25 / 29
-CERTAIN = ("exact", "adapted")
 ASIDE = {
     "nuts": beside_nuts,
     "pathfinder": by_pathfinder,

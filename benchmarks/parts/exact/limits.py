@@ -4,6 +4,8 @@ from __future__ import annotations
 
 # Error of the worst mean in sds, and how far ratios of sds are from 1.
 ERROR, WIDTH = 0.05, 0.03
+# Statuses that say that a posterior is right.
+CERTAIN = ("exact", "adapted")
 # What it meets beside being near: rounds, kB up a client.
 ROUNDS, KILOBYTES = 25, 50.0
 

@@ -8,13 +8,12 @@ from functools import partial
 from typing import Any
 
 import torch
-from parts.exact.limits import ERROR
+from parts.exact.limits import CERTAIN, ERROR
 from parts.front.record import RECORDS, Figure, commits_of
 
 from bayesfed.inference.evaluation.simulation import Calibration
 
 Record = dict[str, Any]
-CERTAIN = ("exact", "adapted")
 
 
 def told(kind: str) -> dict[str, Record]:

@@ -8,11 +8,10 @@ import statistics
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from parts.exact.limits import CERTAIN, ERROR
 from parts.front.figures import posteriors, supports
 from parts.pictures.style import BLUE, GREY, ORANGE, figure, save, tidy
 
-NEAR = 0.05
-CERTAIN = ("exact", "adapted")
 METHODS = {
     "learned": ("learned", BLUE),
     "random, equal bytes": ("random, as many bytes", ORANGE),
@@ -48,7 +47,7 @@ def errors(axes: Axes) -> None:
         axes.plot([], [], "o", color=colour, label=name, markersize=4.5)
     told = "federated, says that it is not"
     axes.plot([], [], "o", color=BLUE, markerfacecolor="none", label=told, markersize=4.5)
-    axes.axvline(NEAR, color=GREY, linewidth=1, linestyle=":")
+    axes.axvline(ERROR, color=GREY, linewidth=1, linestyle=":")
     tidy(axes).set(
         xscale="log",
         xlabel="error of the worst mean, reference sds (log)",

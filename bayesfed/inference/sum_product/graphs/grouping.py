@@ -14,7 +14,7 @@ from torch import Tensor
 from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.graphs.flat import TableGroup
 
-# Those of the largest table of a junction tree.
+# Of a table that is given, and of the largest one of a junction tree.
 MAX_ENTRIES = 2**24
 Attributes = Mapping[str, Any]
 

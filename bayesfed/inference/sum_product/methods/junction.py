@@ -15,6 +15,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.graphs.flat import Tables
+from bayesfed.inference.sum_product.graphs.grouping import MAX_ENTRIES
 from bayesfed.inference.sum_product.methods.outcome import Outcome
 from bayesfed.inference.sum_product.methods.structure import (
     by_group,
@@ -29,7 +30,7 @@ from bayesfed.models.random_fields.ising import Ising
 from bayesfed.models.random_fields.junction_tree import JunctionTree
 
 # Most entries of the largest table, over the whole batch: 128 MiB of float64.
-LARGEST = 2**24
+LARGEST = MAX_ENTRIES
 # "auto" takes the junction tree up to this cost, about 0.1 s on one core: entries of all tables
 # times batch entries, and a table's fixed cost.
 CHEAP, PER_TABLE = 2**20, 2**11
