@@ -22,7 +22,7 @@ from bayesfed.inference.objectives.likelihood import MaximumLikelihood
 from bayesfed.inference.objectives.weight_decay import Decayed
 from bayesfed.models import Categorical, hybrid, hybrid_ranks, unrollings
 from bayesfed.models.nets import resnet as residual
-from bayesfed.trees import parameters, shapes
+from bayesfed.trees import parameters, shapes, size
 from tests.conftest import tree_equal
 
 KEY = bf.Key(0, "fed_hm")
@@ -369,7 +369,7 @@ def test_no_client_begins_by_truncating(clients):
     net, capacity = small_net(), fixed(sorted(clients), 3)
     own, start = (
         owned(fed_hm(net, [1.0, 0.25, 0.125], capacity, **settings).initial, "model")
-        for settings in ({"start": "whole"}, {})
+        for settings in ({"start": "whole"}, {"min_rank": 1})
     )
     assert tree_equal(own, parameters(net))
     assert {name for name in own if not torch.equal(own[name], start[name])} == {"3.weight"}
@@ -439,3 +439,19 @@ def test_split_mix_refuses_bad_numbers(clients):
         split_mix(
             lambda key: nn.Sequential(nn.Linear(64, 8), nn.BatchNorm1d(8)), [1], dynamic(1), key=KEY
         )
+
+
+def test_no_rank_is_below_the_smallest_where_one_can_be_that_large():
+    def counts(net, **settings):
+        algorithm = fed_hm(net, [1.0, 0.25, 0.125], dynamic(3), **settings)
+        return [size(of(algorithm.initial).parameters) for of in algorithm.sizes.values()]
+
+    # 64-32-32-10, of which 32 x 32 is factored: 1/4 of its rank is 8, 1/8 is 4.
+    whole = 2048 + 1024 + 320 + 74
+    assert counts(small_net()) == [whole, whole - 1024 + 8 * 64, whole - 1024 + 8 * 64]
+    assert counts(small_net(), min_rank=1)[-1] == whole - 1024 + 4 * 64
+    # 16 x 16 is no smaller at rank 8, so it has the ranks of the ratios.
+    tiny = nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 16), nn.Linear(16, 10))
+    assert counts(tiny) == counts(tiny, min_rank=1)
+    with pytest.raises(ArgumentError, match=r"none at \[0.5\], min_rank=100; try .*min_rank=1"):
+        fed_hm(tiny, [0.5], dynamic(1), min_rank=100)

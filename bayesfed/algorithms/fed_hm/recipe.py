@@ -50,9 +50,15 @@ RESIDUAL = Role(
 )
 
 
+# That of the paper's networks at 1/8. A ResNet of an eighth of their width, whose ranks are 1 to 8
+# without it, ends several points higher at all sizes.
+MIN_RANK = 8
+
+
 @recipe(
     cites=("yao2021fedhm",),
     residual=RESIDUAL,
+    min_rank=whole(1, "8"),
     decay=NOT_NEGATIVE,
     temperature=number("(0, inf]", "math.inf"),
 )
@@ -64,6 +70,7 @@ def fed_hm(
     whole: Whole | None = None,
     convention: Convention = "output",
     split: Split = "spatial",
+    min_rank: int | None = None,
     likelihood: Likelihood | None = None,
     training: Training | None = None,
     decay: float = 1e-4,
@@ -95,6 +102,11 @@ def fed_hm(
     convention, split
         Meaning of a ratio, as in `hybrid_ranks`. A layer is factored at a ratio only where its
         factors are smaller than it is, so a smaller ratio is never a larger network.
+    min_rank
+        Smallest rank of a factored layer; one that is no smaller at this rank stays whole. Layers
+        of one or two ranks in a row hold back all sizes. Two ratios may so be the same network.
+        Default: 8, the smallest rank in the paper's networks, or 1 where no layer could be factored
+        then. 1: as the ratios say.
     training
         Local work of a round. Default: 50 steps of 64 rows with ``Sgd(0.05)``. The decay belongs to
         the objective, since an optimiser's own would decay the factors one by one.
@@ -148,7 +160,7 @@ def fed_hm(
         )
     kept = residual if isinstance(residual, int) else math.inf if residual == "kept" else 0
     initial = travelling(net, buffers, where="fed_hm")
-    ranks = _ranks(net, ratios, whole, convention, split)
+    ranks = _ranks(net, ratios, whole, convention, split, min_rank)
     nets = [hybrid(net, share, whole=whole, split=split) if share else net for share in ranks]
     layers = {name: layout for made in nets for name, layout in unrollings(made).items()}
     work, scored = training or Training(), likelihood or Categorical()
@@ -200,23 +212,39 @@ def _ranks(
     whole: Whole | None,
     convention: Convention,
     split: Split,
+    min_rank: int | None,
 ) -> list[dict[str, int]]:
     """Return the ranks of the factored layers at every ratio."""
-    frozen, ranks = constants(net), list[dict[str, int]]()
-    for ratio in ratios:
-        found = hybrid_ranks(net, ratio, whole=whole, convention=convention, split=split)
-        ranks.append({n: rank for n, rank in found.items() if leaf_of(n, "weight") not in frozen})
+    frozen = constants(net)
+
+    def found(least: int) -> list[dict[str, int]]:
+        return [
+            {
+                name: rank
+                for name, rank in hybrid_ranks(
+                    net, ratio, whole=whole, convention=convention, split=split, min_rank=least
+                ).items()
+                if leaf_of(name, "weight") not in frozen
+            }
+            for ratio in ratios
+        ]
+
+    choices = [found(least) for least in ((MIN_RANK, 1) if min_rank is None else (min_rank,))]
     if whole is None:
         names = [name for name, _ in net.named_parameters()]
         order = [name.rpartition(".")[0] for name in selected(net, names, layer_weights)]
-        inner, last = (_without(ranks, kept) for kept in ([order[0], order[-1]], order[-1:]))
-        ranks = inner if any(inner) else last
+        choices = [
+            _without(ranks, kept)
+            for kept in ([order[0], order[-1]], order[-1:])
+            for ranks in choices
+        ]
+    ranks = next((ranks for ranks in choices if ranks[-1]), choices[-1])
     if ratios[-1] < 1 and not ranks[-1]:
         raise ArgumentError(
             "fed_hm, ratios",
             "a layer, neither kept whole nor frozen, whose factors are smaller than it is",
-            f"none at {list(ratios)}",
-            "smaller ratios, or fed_avg(net)",
+            f"none at {list(ratios)}" + (f", min_rank={min_rank}" if min_rank else ""),
+            f"smaller ratios{', min_rank=1' if min_rank else ''}, or fed_avg(net)",
         )
     return ranks
 

@@ -104,7 +104,7 @@ def hybrid(
     )
 
 
-@checked(rank_ratio=number("(0, 1]", "1 / 4"))
+@checked(rank_ratio=number("(0, 1]", "1 / 4"), min_rank=integer(1, "8"))
 def hybrid_ranks(
     net: nn.Module,
     rank_ratio: float,
@@ -112,6 +112,7 @@ def hybrid_ranks(
     whole: Whole | None = None,
     convention: Convention = "output",
     split: Split = "spatial",
+    min_rank: int = 1,
 ) -> dict[str, int]:
     """Return the rank of each layer that is factored at a ratio; layers that are not in the result
     stay whole.
@@ -127,9 +128,9 @@ def hybrid_ranks(
     net
         Network, never changed.
     rank_ratio
-        In (0, 1]. Ranks are rounded to the nearest whole number, at least 1. At 1 every layer is
-        whole: FedHM's largest model is the whole network. A square linear layer is smaller below a
-        half of its rank only.
+        In (0, 1]. Ranks are rounded to the nearest whole number. At 1 every layer is whole: FedHM's
+        largest model is the whole network. A square linear layer is smaller below a half of its
+        rank only.
     whole
         Layers not to factor besides these: a predicate ``(parameter name, owning module) -> bool``
         such as `whole_first`, or names of layers or of modules that contain them. Default: none.
@@ -140,19 +141,20 @@ def hybrid_ranks(
         input as output channels.
     split
         Layout of the kernels; see `bayesfed.models.low_rank.unrolling`.
+    min_rank
+        Smallest rank of a factored layer. A layer that is no smaller at this rank stays whole.
 
     Raises
     ------
     ArgumentError
-        If the ratio is not in (0, 1], a setting is unknown, or `whole` matches no layer or leaves
-        none that could be factored.
+        If the ratio is not in (0, 1], a setting is unknown, `min_rank` is below 1, or `whole`
+        matches no layer or leaves none that could be factored.
     """
     ranks = {}
     for name, layer in _candidates(net, whole).items():
         layout = Unrolling(tuple(layer.weight.shape), split)
-        rank = max(
-            1, round(rank_ratio * (layout.shape[0] if convention == "output" else layout.full))
-        )
+        full = layout.shape[0] if convention == "output" else layout.full
+        rank = max(min_rank, round(rank_ratio * full))
         if rank_ratio < 1 and rank * sum(layout.size) < prod(layout.size):
             ranks[name] = rank
     return ranks

@@ -247,6 +247,7 @@ def recipe(settings: Settings, seed: int) -> Algorithm:
             "by_rows": settings["by_rows"],
             # Printed, and what the records were measured with; `defaults.py` has the default.
             "start": "whole",
+            "min_rank": 1,
             "residual": round(settings["residual"] * settings["rounds"]),
         }
         return fed_hm(

@@ -88,7 +88,7 @@ def messages() -> dict[str, tuple[Codec, Tree]]:
         for (name, shape), sd in zip(SHAPES.items(), SDS, strict=True)
     }
     dense = {f"mean/{name}" if leaf.ndim > 1 else name: leaf for name, leaf in update.items()} | {
-        "sd": torch.tensor(0.002)
+        "shared/sd": torch.tensor(0.002)
     }
     first, later = dict(dense), dict(dense)
     for name, shape in SHAPES.items():

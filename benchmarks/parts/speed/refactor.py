@@ -23,6 +23,7 @@ from parts.shared.targets import at_least, target
 
 import bayesfed as bf
 from bayesfed.algorithms.fed_hm import Factored, Refactor
+from bayesfed.federated.core import MODEL, owned
 from bayesfed.federated.core.sums import Sum
 from bayesfed.inspect.tables import table
 from bayesfed.models import (
@@ -69,11 +70,12 @@ def targets(options: argparse.Namespace) -> Iterator[bool]:
         return reducer
 
     def each_client() -> None:
-        mean = added().total
+        total = added().total
+        mean = owned(total.mean(), MODEL) if total else {}
         for k in range(CLIENTS):
             share = ranks[k % len(ranks)]
-            if mean is not None and share:
-                factorise(mean.mean(), layers, share, spectra(mean.mean(), layers, share))
+            if share:
+                factorise(mean, layers, share, spectra(mean, layers, share))
 
     figures = {name: server.step(state, added(), 0)[1] for name, server in servers.items()}
     work: dict[str, Callable[[], object]] = {

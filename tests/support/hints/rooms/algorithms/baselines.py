@@ -230,6 +230,11 @@ CASES = [
         lambda: (bf.fed_hm(recipes.net(), [0.5], SOME), bf.fed_avg(recipes.net())),
     ),
     (
+        lambda: bf.fed_hm(recipes.net(), [0.5], SOME, min_rank=100),
+        "min_rank=1",
+        lambda: bf.fed_hm(recipes.net(), [0.5], SOME, min_rank=1),
+    ),
+    (
         lambda: registered("fed_avg", cites=()),
         "another name",
         lambda: registered("own", cites=()),
