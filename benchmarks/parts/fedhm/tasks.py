@@ -170,8 +170,8 @@ def residual(width: float, key: bf.Key) -> nn.Module:
 
 
 TASKS: Mapping[str, Task] = {
-    "digits": Task(digits, perceptron(64, 64, 64, 64, 64, 10), 6, 24, 2),
-    "wine": Task(wine, perceptron(13, 64, 64, 64, 3), 6, 16, 2),
+    "digits": Task(digits, perceptron(64, 64, 64, 64, 64, 10), 6, 24, 5),
+    "wine": Task(wine, perceptron(13, 64, 64, 64, 3), 6, 16, 5),
     "sequences": Task(digits, convolved, 6, 12, 1),
     "text": Task(text, meaned, 6, 14, 3),
     "ResNet": Task(digits, residual, 3, 6, 1),
