@@ -9,6 +9,7 @@ import re
 import statistics
 import tomllib
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from parts.checks.table import kept
 from parts.exact.limits import ERROR, KILOBYTES, ROUNDS, WIDTH, is_near
@@ -105,7 +106,7 @@ def readings(
             for name, reading in run["readings"].items():
                 found.setdefault(
                     ".".join(part for part in (case, name.lower()) if part), []
-                ).append({**reading, "megabytes": run["megabytes"]})
+                ).append({**reading, **{of: run[of] for of in ("megabytes", "commit")}})
     return found
 
 
@@ -113,68 +114,47 @@ def _uncertainty() -> Iterator[tuple[str, Figure]]:
     setting = "Fashion-MNIST, 2,000 rows of ten clients, Dirichlet 0.5, five seeds"
     every = readings()
     for name, several in every.items():
+        made = partial(Figure, setting=setting, source="uncertainty", commits=commits_of(several))
         share = 100 * several[0]["megabytes"] / every["fed_avg"][0]["megabytes"]
-        yield (
-            f"corrupted.{name}",
-            Figure((f"{statistics.fmean(map(corrupted, several)):.2f}",), setting, "uncertainty"),
-        )
-        yield f"corrupted.{name}.bytes", Figure((f"{share:.0f}",), setting, "uncertainty")
+        yield f"corrupted.{name}", made((f"{statistics.fmean(map(corrupted, several)):.2f}",))
+        yield f"corrupted.{name}.bytes", made((f"{share:.0f}",))
         for score in ("nll", "ece"):
-            yield (
-                f"clean.{name}.{score}",
-                Figure(
-                    (f"{statistics.fmean(one[score] for one in several):.3f}",),
-                    setting,
-                    "uncertainty",
-                ),
-            )
+            mean = statistics.fmean(one[score] for one in several)
+            yield f"clean.{name}.{score}", made((f"{mean:.3f}",))
     # What the recipe takes where the likelihood leaves it open: a tenth of the rows that are
     # trained on, for each weight of the MLP.
     rows, weights = 2000, 784 * 256 + 256 * 256 + 256 * 10
-    yield "corrupted.temperature", Figure((f"{0.1 * rows / weights:.4f}",), setting, "uncertainty")
+    commits = commits_of(every["d_turbo_vbi"])
+    temperature = (f"{0.1 * rows / weights:.4f}",)
+    yield "corrupted.temperature", Figure(temperature, setting, "uncertainty", commits)
     whole = "Fashion-MNIST, 54,000 rows of ten clients, Dirichlet 0.5, five seeds"
     for name, several in readings(54000).items():
-        yield (
-            f"whole.{name}",
-            Figure((f"{statistics.fmean(map(corrupted, several)):.2f}",), whole, "uncertainty"),
-        )
-        yield (
-            f"whole.{name}.accuracy",
-            Figure(
-                (f"{100 * statistics.fmean(one['accuracy'] for one in several):.1f}",),
-                whole,
-                "uncertainty",
-            ),
-        )
+        made = partial(Figure, setting=whole, source="uncertainty", commits=commits_of(several))
+        accuracy = 100 * statistics.fmean(one["accuracy"] for one in several)
+        yield f"whole.{name}", made((f"{statistics.fmean(map(corrupted, several)):.2f}",))
+        yield f"whole.{name}.accuracy", made((f"{accuracy:.1f}",))
 
 
 def _sizes() -> Iterator[tuple[str, Figure]]:
-    setting = "Fashion-MNIST, 20 clients of four sizes, Dirichlet 0.5, three seeds"
-    found: dict[str, list[Run]] = {}
-    for _, run in runs("fedhm"):
-        chosen = run["settings"]
-        if (chosen["alpha"], chosen["heterogeneity"], run["case"]) in [
-            (0.5, "fixed", case) for case in _SIZES
-        ]:
-            found.setdefault(run["case"], []).append(run)
-    for case, several in found.items():
-        last = several[0]["settings"]["last"]
-        smallest = statistics.fmean(
-            statistics.fmean(row[2][-1] for row in run["rows"][-last:]) for run in several
-        )
-        values = (f"{100 * smallest:.1f}",)
-        yield f"sizes.{_SIZES[case]}", Figure(values, setting, "fedhm", commits_of(several))
-    counts, commits = found["FedHM"][0]["counts"], commits_of(found["FedHM"])
-    share = f"{100 * counts[-1] / counts[1]:.0f}"
-    yield "sizes.share", Figure((share,), setting, "fedhm", commits)
+    """Accuracy of the smallest network by method at its defaults, the mean of the tasks' means."""
+    found: dict[str, dict[str, list[Run]]] = {}
+    for _, run in runs("fedhm_defaults"):
+        found.setdefault(run["method"], {}).setdefault(run["task"], []).append(run)
+    for method, by in found.items():
+        means = [
+            statistics.fmean(run["accuracy"][-1] for run in several) for several in by.values()
+        ]
+        commits = commits_of(run for several in by.values() for run in several)
+        setting = {6: "six small tasks, Dirichlet 0.5"}[len(by)]
+        values = (f"{statistics.fmean(means):.1f}",)
+        yield f"sizes.{_SIZES.get(method, method)}", Figure(values, setting, "fedhm", commits)
 
 
 _SIZES = {
     "FedHM": "fed_hm",
-    "residual dropped": "fed_hm_dropped",
     "HeteroFL": "hetero_fl",
     "Split-Mix": "split_mix",
-    "FedAvg, smallest": "fed_avg",
+    "FedAvg, size 3": "fed_avg",
 }
 
 
