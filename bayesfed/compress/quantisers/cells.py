@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bayesfed.compress.leaf import Integers
 from bayesfed.compress.quantisers.entries import Reals
@@ -35,12 +36,15 @@ class Cell:
         Integer coordinates ``(m, L)`` of the lattice points nearest to points ``(m, L)``.
     points
         Lattice points ``(m, L)`` of integer coordinates.
+    rest
+        What is left of points ``(m, L)`` without the nearest lattice points.
     """
 
     box: tuple[float, ...]
     moment: float
     nearest: Callable[[Reals], Integers]
     points: Callable[[Integers], Reals]
+    rest: Callable[[Reals], Reals]
 
     @property
     def side(self) -> float:
@@ -51,8 +55,7 @@ class Cell:
         """Draw points uniformly from the cell around 0: uniform points in the box minus their
         nearest lattice points.
         """
-        drawn = random.random((count, len(self.box))) * self.box
-        return drawn - self.points(self.nearest(drawn))
+        return self.rest(random.random((count, len(self.box))) * self.box)
 
 
 _ROOT3 = math.sqrt(3)
@@ -63,6 +66,25 @@ def _nearest_integers(points: Reals) -> Integers:
 
 
 def _nearest_hexagonal(points: Reals) -> Integers:
+    column, row, right, up, moved = _split(points)
+    coordinates = np.empty(points.shape, np.int64)
+    coordinates[:, 0] = column - (moved & (right < 0))
+    coordinates[:, 1] = 2 * row + np.copysign(moved, up)
+    return coordinates
+
+
+def _rest_hexagonal(points: Reals) -> Reals:
+    *_, right, up, moved = _split(points)
+    half, rest = 0.5 * moved, np.empty_like(points)
+    np.subtract(right, np.copysign(half, right), out=rest[:, 0])
+    np.multiply(up - np.copysign(half, up), _ROOT3, out=rest[:, 1])
+    return rest
+
+
+def _split(points: Reals) -> tuple[Reals, Reals, Reals, Reals, NDArray[np.bool_]]:
+    """Return the nearest point of a rectangle's lattice, what is left, and whether a centre is
+    nearer.
+    """
     # A2 is the rectangular lattice of sides 1 and sqrt(3), together with its copy shifted to the
     # centres of its cells. Rows: twice y / sqrt(3).
     x, y = points[:, 0], points[:, 1] / _ROOT3
@@ -70,11 +92,7 @@ def _nearest_hexagonal(points: Reals) -> Integers:
     right, up = x - column, y - row
     # The distances to the shifted lattice are 1/2 - |right| and 1/2 - |up|; in the comparison of
     # squared distances the squares cancel.
-    moved = np.abs(right) + 3 * np.abs(up) > 1
-    coordinates = np.empty(points.shape, np.int64)
-    coordinates[:, 0] = column - (moved & (right < 0))
-    coordinates[:, 1] = 2 * row + np.copysign(moved, up)
-    return coordinates
+    return column, row, right, up, np.abs(right) + 3 * np.abs(up) > 1
 
 
 def _hexagonal(coordinates: Integers) -> Reals:
@@ -83,8 +101,14 @@ def _hexagonal(coordinates: Integers) -> Reals:
 
 
 CELLS: dict[int, Cell] = {
-    1: Cell((1.0,), 1 / 12, _nearest_integers, lambda coordinates: coordinates.astype(np.float64)),
-    2: Cell((1.0, _ROOT3 / 2), 5 / 72, _nearest_hexagonal, _hexagonal),
+    1: Cell(
+        (1.0,),
+        1 / 12,
+        _nearest_integers,
+        lambda coordinates: coordinates.astype(np.float64),
+        lambda points: points - np.rint(points),
+    ),
+    2: Cell((1.0, _ROOT3 / 2), 5 / 72, _nearest_hexagonal, _hexagonal, _rest_hexagonal),
 }
 """Cells by dimension. Normalised second moments (moment over side squared): 1/12 and
 5 / (36 sqrt(3)).

@@ -126,8 +126,9 @@ class Lattice:
         streams = [coordinates.reshape(-1)]
         if self.dimension == 2:
             # Odd rows are shifted by a half, so that the columns depend on the parity of the row.
-            rows = coordinates[:, 1]
-            apart = [rows, *(coordinates[rows & 1 == odd, 0] for odd in (0, 1))]
+            columns, rows = coordinates.T
+            odd = (rows & 1).astype(bool)
+            apart = [rows, *(np.compress(chosen, columns) for chosen in (~odd, odd))]
             # In a small leaf the heads of several streams can cost more than the streams save.
             if coordinates.size >= _LARGE or self._bits(apart) < self._bits(streams):
                 streams = apart
