@@ -3,7 +3,7 @@ clients at the lowest rank and at the full one.
 
     python benchmarks/fslora.py --data FOLDER --only glue [--seeds 0 1]
 
-FOLDER has GLUE's folders, as ``SST-2``, with ``train.tsv`` and ``dev.tsv``. MiniLM-L6's
+FOLDER has GLUE's folders ``SST-2`` and ``CoLA`` with ``train.tsv`` and ``dev.tsv``. MiniLM-L6's
 upper three layers get adapters of rank 16 in all linear layers, on states of the lower three that
 are computed once; the classifier is trained whole. Ten clients of 12, 8, 4 and 2 slices, rows dealt
 evenly, 15 rounds of five Adam steps of 16 rows; no momentum at the server. Scores are on dev, and
