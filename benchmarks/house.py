@@ -58,7 +58,7 @@ BOUGHT = {
     "regressions by formula": 9_800,
     "inputs as clusters, weights that return, exact densities": 5_700,
     "sweeps, results that open again, exact epsilons": 3_400,
-    "the papers' systems at their defaults, under one budget": 1_900,
+    "the papers' systems at their defaults, under one budget; no rank below 8": 2_050,
     "rows that are trees, adapters of other layers, optimisers": 1_800,
     "one set of likelihoods for networks and regressions, with their scores": 6_300,
     "labels by token and pixel, networks' other outputs, scores at clients": 2_200,
