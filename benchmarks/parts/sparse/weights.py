@@ -1,5 +1,6 @@
 """Very few weights: a learned support with a way back by own data, beside a random support at equal
-density and at equal bytes, no way back, and magnitude pruning.
+density and at equal bytes, no way back, and magnitude pruning: as many rounds of a dense network,
+then as many of `fed_prune` from it, with values of 16 bits.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from bayesfed.federated import Algorithm, cosine
 from bayesfed.inspect import table
 
 RECORDS = Path(__file__).parents[2] / "records" / "sparse.jsonl"
-LEARNED, EQUAL = "learned", "random, equal bytes"
-METHODS = (LEARNED, "no way back", "random", EQUAL, "pruned")
+LEARNED, EQUAL, PRUNED = "learned", "random, equal bytes", "pruned"
+METHODS = (LEARNED, "no way back", "random", EQUAL, PRUNED)
 # Settings that say what is wanted of a case, and whether `--check` runs it.
 WANTED = ("goal", "megabytes", "found", "lead", "short")
 SHOWN = ("accuracy", "megabytes")
@@ -159,7 +160,17 @@ def run(made: Made, method: str, before: Sequence[Row]) -> Row:
         few = made._replace(settings={**settings, "steps": 1})
         probe = algorithm(few, task.net(seed), "random", rounds)
         rounds = rounds_of(ours.megabytes, probe, task.clients, seed)
-    net = task.net(seed)
+    net, spent = task.net(seed), 0.0
+    if method == PRUNED:
+        dense = bf.run(
+            bf.fed_avg(net, training=work(settings, rounds), codec=bf.Cast(16)),
+            task.clients,
+            rounds=rounds,
+            seed=seed,
+            progress=False,
+        )
+        net.load_state_dict(dict(dense.model.parameters))
+        spent = dense.bits() / 8e6
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CollapseWarning)
         result = bf.run(
@@ -177,10 +188,10 @@ def run(made: Made, method: str, before: Sequence[Row]) -> Row:
     if task.matter is not None:
         most = (parameters[first] != 0).sum(0).topk(int(task.matter.sum())).indices
         found = int(task.matter[most].sum())
-    accuracy, megabytes = result.series("accuracy"), result.bits() / 8e6
+    accuracy, sent = result.series("accuracy"), result.bits() / 8e6
     density = (
         left / sum(leaf.numel() for leaf in weights)
-        if method == "pruned"
+        if method == PRUNED
         else result.final("density")
     )
     return Row(
@@ -188,12 +199,12 @@ def run(made: Made, method: str, before: Sequence[Row]) -> Row:
         method,
         seed,
         round(100 * accuracy[-1][1], 2),
-        round(megabytes, 4),
+        round(spent + sent, 4),
         density,
         found,
         rounds,
         [
-            (round(megabytes * (at + 1) / rounds, 4), round(100 * value, 2))
+            (round(spent + sent * (at + 1) / rounds, 4), round(100 * value, 2))
             for at, value in accuracy
         ],
     )
@@ -212,17 +223,9 @@ def rounds_of(
 def algorithm(made: Made, net: torch.nn.Module, method: str, rounds: int) -> Algorithm:
     """Return a method's algorithm."""
     _, _, task, settings = made
-    density, work = (
-        settings["density"],
-        bf.Training(
-            settings["steps"],
-            settings.get("batch_size", 64),
-            bf.Adam(settings["learning_rate"]),
-            cosine(0.1, rounds),
-        ),
-    )
-    if method == "pruned":
-        return bf.fed_prune(net, share=density, training=work, codec=bf.Cast(16))
+    density, training = settings["density"], work(settings, rounds)
+    if method == PRUNED:
+        return bf.fed_prune(net, share=density, training=training, codec=bf.Cast(16))
     prior = bf.Prior(
         bf.models.MarkovGrid(*settings["stay"]),
         bf.BernoulliGamma(settings["slab_sd"], settings["spike_sd"]),
@@ -234,10 +237,17 @@ def algorithm(made: Made, net: torch.nn.Module, method: str, rounds: int) -> Alg
     return bf.d_turbo_vbi(
         declared,
         observations=task.observations,
-        training=work,
+        training=training,
         changes=Changes.ternary(density, up=settings["up"], down=settings["down"], learn=learn),
         density=density,
         returns=Returns(every=settings["every"]) if method == LEARNED else Returns(0.0),
+    )
+
+
+def work(settings: Settings, rounds: int) -> bf.Training:
+    """Return the local work of a round."""
+    return bf.Training(
+        settings["steps"], 64, bf.Adam(settings["learning_rate"]), cosine(0.1, rounds)
     )
 
 
