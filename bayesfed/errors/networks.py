@@ -30,6 +30,9 @@ def is_network(value: object) -> bool:
         if is_lazy(leaf):
             actual, hint = "one that the first rows will decide", "net(train.inputs[:2]), once"
             raise ArgumentError(where, "a shape", actual, hint)
+        if leaf.is_meta:
+            hint = "a network that is made without torch.device('meta')"
+            raise ArgumentError(where, "numbers", "a shape on the device meta", hint)
         if leaf.is_floating_point() and leaf.numel():
             low, high = leaf.detach().aminmax()
             if not math.isfinite(low) or not math.isfinite(high):

@@ -10,8 +10,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from bayesfed.data import Dataset
-from bayesfed.errors.checks import ITSELF, checked
+from bayesfed.errors import ArgumentError
+from bayesfed.errors.checks import ITSELF, Role, check, checked
 from bayesfed.federated import (
     Algorithm,
     ClientPool,
@@ -48,6 +53,7 @@ log = logging.getLogger("bayesfed")
 
 # Most rounds of a method that ends by itself.
 MOST = 1000
+FIGURE = Role(lambda value: float(value) is not None, "a number", "float('nan')")
 
 
 @checked(
@@ -159,10 +165,12 @@ def run(
         check_test(algorithm, test, rows or {})
         watchers.append(watch.evaluate(test))
     watchers += callbacks
-    scored = {
-        f"evaluate, {one.name}": one.data for one in watchers if isinstance(one, watch.Evaluation)
-    }
-    check_labels(rows or {}, scored)
+    scored = [one for one in watchers if isinstance(one, watch.Evaluation)]
+    names = [one.name for one in scored]
+    if again := {name for name in names if names.count(name) > 1}:
+        expected, hint = "a name for each evaluation", "evaluate(rows, name='validation')"
+        raise ArgumentError("run, callbacks", expected, f"{min(again)!r} twice", hint)
+    check_labels(rows or {}, {f"evaluate, {one.name}": one.data for one in scored})
     leads = not isinstance(pool, Ranks) or pool.group.rank == 0
     if progress and leads:
         watchers.append(watch.progress(most, label=algorithm.name))
@@ -237,4 +245,13 @@ def _watched(watchers: Sequence[watch.Callback], report: RoundReport) -> tuple[b
     entered.
     """
     verdicts = [watcher(report) for watcher in watchers]
-    return any(verdict is True for verdict in verdicts), dict(report.metrics)
+    for name, value in report.metrics.items():
+        check(f"run, callbacks, metric {name!r}", value, FIGURE)
+    return any(map(_stops, verdicts)), dict(report.metrics)
+
+
+def _stops(verdict: object) -> bool:
+    """Return whether a callback returned True: Python's, NumPy's or torch's."""
+    own = isinstance(verdict, bool | np.bool_)
+    torchs = isinstance(verdict, Tensor) and verdict.dtype is torch.bool and verdict.numel() == 1
+    return (own or torchs) and bool(verdict)

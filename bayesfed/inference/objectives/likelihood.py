@@ -15,6 +15,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bayesfed.data import Dataset
+from bayesfed.errors import DataError
 from bayesfed.models import Likelihood
 from bayesfed.models.calling import called, functional_call
 from bayesfed.models.nets.norms import batch_norms
@@ -179,7 +180,8 @@ class Proximal(AroundObjective):
 
 
 def check_data(net: nn.Module, likelihood: Likelihood, parameters: Tree, data: Dataset) -> None:
-    """Raise `DataError` unless the network takes the inputs and its output fits every target.
+    """Raise `DataError` unless the network takes the inputs, does not write into them, and its
+    output fits every target.
 
     Parameters
     ----------
@@ -195,7 +197,10 @@ def check_data(net: nn.Module, likelihood: Likelihood, parameters: Tree, data: D
     # Buffers are copied, since a forward pass may change them. Batch norm in training mode refuses
     # a single row of vectors: it gets the row twice.
     buffers = {name: value.clone() for name, value in net.named_buffers()}
-    row = data.inputs[:1].expand(1 + bool(batch_norms(net)), *data.inputs.shape[1:])
+    row = data.inputs[:1].expand(1 + bool(batch_norms(net)), *data.inputs.shape[1:]).clone()
     with torch.no_grad():
-        output = called(net, {**buffers, **parameters}, row)[:1]
+        output = called(net, {**buffers, **parameters}, row)[:1].clone()
+    if row._version:
+        hint = "x = x - 1 in place of x -= 1, and no inplace=True in the first layer"
+        raise DataError("network", "a forward that leaves its inputs as they are", "another", hint)
     likelihood.check(output.expand(len(data), *output.shape[1:]), data.targets)

@@ -131,7 +131,7 @@ def bayesian(
         if value.requires_grad
         and (where is None or where(name, net.get_submodule(name.rpartition(".")[0])))
     ]
-    check_selected("bayesian", net, selected, "where=weight_matrices")
+    check_selected("bayesian", net, selected)
     # A Pyro distribution is callable and has a `sample` too, but with another meaning.
     priors = {
         name: prior(name)

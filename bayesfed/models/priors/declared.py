@@ -204,19 +204,22 @@ def declare(
             lowered(own.support, net.get_submodule(name.rpartition(".")[0]), tuple(value.shape)),
             own.precision.lower(initial_scale(value)),
         )
-    check_selected("declare", net, list(sites), "where=layer_weights")
+    check_selected("declare", net, list(sites))
     return Declared(net, likelihood or Categorical(), sites)
 
 
-def check_selected(where: str, net: nn.Module, selected: Sequence[str], hint: str) -> None:
+def check_selected(where: str, net: nn.Module, selected: Sequence[str]) -> None:
     """Raise `PriorError` if no parameter is selected for a prior, or a draw would change running
     statistics of the network, `ArgumentError` if a weight is computed from parameters.
     """
     check_resolved(where, net)
     if not selected:
-        still, names = frozen(net), list(trainable(net))
-        actual = "frozen ones alone" if still and not names else f"none of {names}"
-        hint = "net.requires_grad_()" if still and not names else hint
+        found = trainable(net)
+        still, names = frozen(net) and not found, list(found)
+        # A weight of a layer or, without one, a parameter that the network itself has.
+        first = max(names, key=lambda name: found[name].ndim, default="0.weight")
+        actual = "frozen ones alone" if still else f"none of {names}"
+        hint = "net.requires_grad_()" if still else f"where=lambda name, _: name == {first!r}"
         raise PriorError(where, "a predicate that chooses a parameter", actual, hint)
     if running := running_statistics(net, certain=True):
         raise PriorError(

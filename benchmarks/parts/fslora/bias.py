@@ -134,19 +134,18 @@ def shares(settings: Settings, place: Place) -> dict[str, Figure]:
 
 def large(settings: Settings) -> dict[str, Figure]:
     """Return what clients of a network of 10^8 parameters hold and compute, by shape alone."""
-    with torch.device("meta"):
-        block = {
-            "query": (WIDTH, WIDTH),
-            "key": (WIDTH, WIDTH),
-            "value": (WIDTH, WIDTH),
-            "output": (WIDTH, WIDTH),
-        }
-        block |= {"up": (WIDTH, 4 * WIDTH), "down": (4 * WIDTH, WIDTH)}
-        layers = [
-            nn.ModuleDict({name: nn.Linear(*sizes) for name, sizes in block.items()})
-            for _ in range(LAYERS)
-        ]
-        net = nn.Sequential(nn.Embedding(WORDS, WIDTH), *layers, nn.Linear(WIDTH, 2))
+    block = {
+        "query": (WIDTH, WIDTH),
+        "key": (WIDTH, WIDTH),
+        "value": (WIDTH, WIDTH),
+        "output": (WIDTH, WIDTH),
+    }
+    block |= {"up": (WIDTH, 4 * WIDTH), "down": (4 * WIDTH, WIDTH)}
+    layers = [
+        nn.ModuleDict({name: nn.Linear(*sizes) for name, sizes in block.items()})
+        for _ in range(LAYERS)
+    ]
+    net = nn.Sequential(nn.Embedding(WORDS, WIDTH), *layers, nn.Linear(WIDTH, 2))
     count = sum(leaf.numel() for leaf in net.parameters())
     made = bf.lora(
         net, settings["rank"], bf.Key(0, "lora"), where=_query_or_value, head=[str(len(layers) + 1)]

@@ -5,6 +5,7 @@ broken, and its repair is the author's. Those of roles are in `tests.support.hin
 import math
 
 import torch
+from torch import nn
 
 import bayesfed as bf
 from bayesfed.errors import ArgumentError, needs
@@ -56,6 +57,11 @@ CASES = [
         lambda: Named()["beta.mean"],
         "a run that is finished",
         lambda: Named({"beta.mean": 1.0})["beta.mean"],
+    ),
+    (
+        lambda: bf.fed_avg(nn.Linear(2, 2, device="meta")),
+        "without torch.device('meta')",
+        lambda: bf.fed_avg(nn.Linear(2, 2)),
     ),
     (lambda: bf.fed_avg(lazy()), "net(train.inputs[:2])", lambda: bf.fed_avg(lazy(called=True))),
     (lambda: bf.fed_avg(spoilt()), "reset_parameters()", lambda: bf.fed_avg(renewed())),

@@ -24,7 +24,7 @@ from bayesfed.inference.evaluation.simulation import simulated_calibration
 from bayesfed.inference.laplace.roots import roots
 from bayesfed.inference.objectives.proximal_operators import SoftThreshold
 from bayesfed.models import weight_matrices
-from tests.house.wrong_calls.given import DATA, KEY, go, net
+from tests.house.wrong_calls.given import CLIENTS, DATA, KEY, go, net
 from tests.models.test_clusters import posterior
 from tests.posteriors.test_laplace import Odd
 from tests.posteriors.test_predictive import Given
@@ -128,7 +128,27 @@ def seen(inputs, targets=None):
         pyro.sample("y", dist.Normal(at, 1.0), obs=targets)
 
 
+class Writing(nn.Linear):
+    """A layer that may write into its inputs."""
+
+    def __init__(self, inplace):
+        super().__init__(DATA.inputs[0].numel(), 10)
+        self.inplace = inplace
+
+    def forward(self, inputs):
+        if self.inplace:
+            inputs -= 1
+        return super().forward(inputs.flatten(1))
+
+
+def writing(inplace):
+    """Run such a network."""
+    algorithm = bf.fed_avg(Writing(inplace), training=bf.Training(steps=1))
+    return bf.run(algorithm, CLIENTS, rounds=1, progress=False)
+
+
 CASES = [
+    (lambda: writing(True), "in place of x -= 1", lambda: writing(False)),
     # Sets and scores.
     (
         lambda: shares(torch.tensor([-1.0, 0.0, 2.0])),

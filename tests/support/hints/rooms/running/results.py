@@ -3,6 +3,7 @@ too early.
 """
 
 import functools
+import math
 import shutil
 import tempfile
 import warnings
@@ -42,6 +43,7 @@ COMPLETE = tuple(
     for name in (
         "experiments/reopened.py",
         "folders.py",
+        "launch.py",
         "networks.py",
         "reporting",
         "result.py",
@@ -177,6 +179,16 @@ CASES = [
         lambda: done().series("mine"),
         "a callback that enters it",
         lambda: go(callbacks=[evaluate(TEST, name="mine")]).series("mine"),
+    ),
+    (
+        lambda: go(test=TEST, callbacks=[evaluate(TEST)]),
+        "evaluate(rows, name='validation')",
+        lambda: go(test=TEST, callbacks=[evaluate(TEST, name="validation")]).series("validation"),
+    ),
+    (
+        lambda: go(callbacks=[lambda report: report.metrics.update(mine=None)]),
+        "float('nan')",
+        lambda: go(callbacks=[lambda report: report.metrics.update(mine=math.nan)]),
     ),
     (
         lambda: local().predictive(INPUTS, client="nobody"),
