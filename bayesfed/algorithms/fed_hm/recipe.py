@@ -17,7 +17,7 @@ fixed, dynamic          `capacity`: `fixed`, `dynamic`, `by_device`
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -215,22 +215,29 @@ def _ranks(
     min_rank: int | None,
 ) -> list[dict[str, int]]:
     """Return the ranks of the factored layers at every ratio."""
-    frozen, ends = constants(net), [list[str]()]
+    frozen = constants(net)
+
+    def found(least: int) -> list[dict[str, int]]:
+        return [
+            {
+                name: rank
+                for name, rank in hybrid_ranks(
+                    net, ratio, whole=whole, convention=convention, split=split, min_rank=least
+                ).items()
+                if leaf_of(name, "weight") not in frozen
+            }
+            for ratio in ratios
+        ]
+
+    choices = [found(least) for least in ((MIN_RANK, 1) if min_rank is None else (min_rank,))]
     if whole is None:
         names = [name for name, _ in net.named_parameters()]
         order = [name.rpartition(".")[0] for name in selected(net, names, layer_weights)]
-        ends = [[order[0], order[-1]], order[-1:]]
-
-    def found(out: Collection[str], least: int, ratio: float) -> dict[str, int]:
-        ranks = hybrid_ranks(
-            net, ratio, whole=whole, convention=convention, split=split, min_rank=least
-        )
-        return {
-            n: r for n, r in ranks.items() if n not in out and leaf_of(n, "weight") not in frozen
-        }
-
-    least = (MIN_RANK, 1) if min_rank is None else (min_rank,)
-    choices = [[found(out, rank, ratio) for ratio in ratios] for out in ends for rank in least]
+        choices = [
+            _without(ranks, kept)
+            for kept in ([order[0], order[-1]], order[-1:])
+            for ranks in choices
+        ]
     ranks = next((ranks for ranks in choices if ranks[-1]), choices[-1])
     if ratios[-1] < 1 and not ranks[-1]:
         raise ArgumentError(
@@ -240,3 +247,7 @@ def _ranks(
             f"smaller ratios{', min_rank=1' if min_rank else ''}, or fed_avg(net)",
         )
     return ranks
+
+
+def _without(ranks: Sequence[Mapping[str, int]], names: Collection[str]) -> list[dict[str, int]]:
+    return [{name: rank for name, rank in share.items() if name not in names} for share in ranks]
