@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayesfed.data.readers.labels import class_numbers
+from bayesfed.data.readers.labels import class_numbers, named_numbers
 from bayesfed.errors import DataError
 from bayesfed.errors.roles import an
 
@@ -41,7 +41,7 @@ def as_tensor(values: object, where: str) -> Tensor:
             "torch.tensor(rows), np.array(rows), or a reader (from_csv, from_npz, from_torch)",
         )
     _check_columns(values, where)
-    array = _array(values)
+    array = _array(values, where)
     if array.dtype.kind not in "biuf":
         raise DataError(
             where,
@@ -80,15 +80,20 @@ def as_targets(
     """
     if isinstance(values, Tensor):
         return values, tuple(classes)
-    array = (
-        _array(values) if isinstance(values, np.ndarray) or hasattr(values, "to_numpy") else None
-    )
+    if hasattr(values, "columns") and len(values.columns) == 1:
+        values = values[values.columns[0]]  # type: ignore[index]
+    given = isinstance(values, np.ndarray) or hasattr(values, "to_numpy")
+    array = _array(values, where) if given else None
     if array is not None and array.dtype.kind in "OUST" and array.size:
         labels = array.reshape(len(array), -1)
         if labels.shape[1] == 1 and all(isinstance(label, str) for label in labels[:, 0]):
-            return class_numbers(
-                labels[:, 0].tolist(), list(classes) or None, lambda row: f"{where}, row {row}"
-            )
+            texts, wanted = labels[:, 0].tolist(), list(classes) or None
+            known: Any = getattr(getattr(values, "dtype", None), "categories", None)
+            if hasattr(known, "get_indexer"):
+                # Categories of pandas say their order, and which classes have no rows.
+                numbers, names = known.get_indexer(texts).tolist(), [*map(str, known)]
+                return named_numbers(numbers, names, wanted, lambda row: f"{where}, row {row}")
+            return class_numbers(texts, wanted, lambda row: f"{where}, row {row}")
         missing = sum(not isinstance(label, str) for label in labels.reshape(-1))
         raise DataError(
             where,
@@ -96,12 +101,13 @@ def as_targets(
             f"{missing} without, or several columns",
             "leaving out such rows, as frame.dropna() does, and one column of labels",
         )
-    if hasattr(values, "columns") and array is not None and array.ndim == 2 and array.shape[1] == 1:
-        values = array[:, 0]
     return as_tensor(values, where), tuple(classes)
 
 
-def _array(values: Any) -> np.ndarray:
+def _array(values: Any, where: str) -> np.ndarray:
+    if hidden := int(np.ma.getmaskarray(values).sum()) if np.ma.isMaskedArray(values) else 0:
+        expected, hint = "a number in every cell", "leaving out such rows, or values.filled(...)"
+        raise DataError(where, expected, f"{hidden} masked", hint)
     return values if isinstance(values, np.ndarray) else np.asarray(values.to_numpy())
 
 

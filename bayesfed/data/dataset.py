@@ -29,7 +29,8 @@ class Dataset:
         Targets ``(N,)`` or ``(N, ...)``, in the same forms; integers of any width and booleans are
         class labels from 0, kept as int64; those by token or pixel may be negative where they do
         not count. Texts of an array or a series become class numbers, and
-        their names the classes.
+        their names the classes, sorted; of a pandas categorical in the order of its categories,
+        also those without rows.
     classes
         Names of the classes in the order of their numbers, for reports. Empty: the classes have no
         names.

@@ -151,3 +151,23 @@ def test_a_frame_can_be_run():
         progress=False,
     )
     assert result.data.keys() == clients.keys()
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("form", [lambda one: one, pd.Series, lambda one: pd.DataFrame({"y": one})])
+def test_categories_are_classes_in_their_order(ordered, form):
+    names, rows = ["low", "medium", "high", "none"], torch.zeros(3, 1)
+    given = form(pd.Categorical(["high", "low", "medium"], names, ordered=ordered))
+    made = bf.Dataset(rows, given)
+    assert (made.classes, made.targets.tolist()) == (tuple(names), [2, 0, 1])
+    assert bf.Dataset(rows, given, classes=names[::-1]).targets.tolist() == [1, 3, 2]
+    numbers = form(pd.Categorical([5, 0, 5], [5, 0]))
+    assert bf.Dataset(rows, numbers).targets.tolist() == [5, 0, 5]
+
+
+def test_masked_cells_are_refused():
+    whole, holes = np.ones((2, 1)), np.ma.masked_equal([[1.0], [-99.0]], -99.0)
+    for inputs, targets in ((holes, whole[:, 0]), (whole, holes[:, 0])):
+        with pytest.raises(DataError, match="a number in every cell, found 1 masked"):
+            bf.Dataset(inputs, targets)
+    assert bf.Dataset(holes[:1], np.ma.array([0])).inputs.tolist() == [[1.0]]

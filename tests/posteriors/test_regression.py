@@ -273,7 +273,8 @@ def test_a_site_without_complete_rows_is_no_site():
         name: frame.assign(ward=None) if name == "b" else frame for name, frame in DATA.items()
     }
     formula = "died ~ age + C(ward) + (1 + age | site) + offset(days)"
-    _, rows, model = made(formula, "bernoulli", holes, "drop")
+    with pytest.warns(UserWarning, match="complete rows at each site, found none at 'b'; try a fo"):
+        _, rows, model = made(formula, "bernoulli", holes, "drop")
     assert [len(rows[name]) for name in SITES] == [40, 0, 40]
     assert rows["b"].inputs.shape[1] == rows["a"].inputs.shape[1]
     others = made(formula, "bernoulli", {name: DATA[name] for name in "ac"})[2]
@@ -349,6 +350,60 @@ def test_what_does_not_fit_is_refused_by_name():
         fit("cost ~ ward", data=mixed)
     with pytest.raises(ArgumentError, match="pandas frames by site"):
         fit("cost ~ age", data={"a": [1, 2]})
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        "I(age - np.mean(age))",
+        "np.cumsum(age)",
+        "np.roll(age, 1)",
+        "np.minimum.accumulate(age)",
+        "np.log(age - np.min(age) + 1)",
+        "offset(age / np.std(age))",
+        "I(np.mean(age) * (age > 75))",
+        "(np.argsort(age) | site)",
+    ],
+)
+def test_a_term_of_other_rows_is_refused(term):
+    with pytest.raises(ArgumentError, match="terms of a row alone"):
+        made(f"cost ~ days + {term}")
+    if "|" not in term and "offset" not in term:
+        with pytest.raises(DataError, match="numbers of each row alone"):
+            made(f"{term} ~ days")
+
+
+def test_terms_of_a_row_alone_are_no_terms_of_other_rows():
+    formula = "ward['east'] ~ center(age) * C(grade) + np.sqrt(days) + (scale(age) | ward)"
+    # Halves of three rows lack categories.
+    assert len(made(formula, "bernoulli")[1]) == 3
+    small = {"a": POOLED.drop_duplicates("grade")}
+    assert len(made("days ~ C(ward) + C(grade)", data=small)[1]["a"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [("sigma", "normal"), ("nu", "student_t"), ("Intercept", "poisson"), ("shape", "weibull")],
+)
+def test_a_column_may_not_have_the_name_of_a_value_of_the_fit(name, family):
+    data = {site: frame.rename(columns={"age": name}) for site, frame in DATA.items()}
+    for formula in (f"time ~ 0 + {name}", f"time ~ days + ({name} | site)"):
+        with pytest.raises(ArgumentError, match=rf"than '{name}', .*columns=.*'{name}_x'"):
+            made(formula, family, data)
+    # A family without it has nothing of that name.
+    assert name == "Intercept" or made(f"died ~ {name}", "bernoulli", data)
+
+
+@pytest.mark.parametrize("by", ["days", ["days"]])
+def test_names_of_sites_are_texts(by):
+    with pytest.raises(ArgumentError, match=r"names of sites: expected texts, .*str\(name\)"):
+        fit("cost ~ age", data=dict(list(POOLED.groupby(by))))
+
+
+def test_categories_that_differ_by_blanks_or_capitals_are_warned_of():
+    odd = DATA | {"b": DATA["b"].assign(ward=DATA["b"]["ward"].replace("east", "East "))}
+    with pytest.warns(UserWarning, match=r"'ward'.*found \['East ', 'east'\]; try .*str.lower"):
+        made("cost ~ ward", data=odd)
 
 
 def test_missing_values_are_refused_with_their_numbers_or_left_out():

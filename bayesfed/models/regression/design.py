@@ -15,8 +15,16 @@ import numpy as np
 import torch
 
 from bayesfed.data import Dataset
-from bayesfed.errors import ArgumentError, DataError, needs
+from bayesfed.errors import DataError, needs
 from bayesfed.models.regression.families import FAMILIES, response_of
+from bayesfed.models.regression.refusals import (
+    check_alone,
+    check_free,
+    columns_of,
+    is_alone,
+    warn_of_emptied,
+    warn_of_spellings,
+)
 from bayesfed.models.regression.tables import (
     Frame,
     Group,
@@ -28,7 +36,6 @@ from bayesfed.models.regression.tables import (
     evaluated,
     parsed,
     picked,
-    place,
     told,
 )
 
@@ -74,12 +81,16 @@ class Design:
             name: picked(_sited(frame, site, name), response | others, name, missing)
             for name, frame in frames.items()
         }
-        chosen = {name: frame for name, frame in chosen.items() if len(frame)}
-        if not chosen:
+        if not any(map(len, chosen.values())):
             raise DataError("regression, data", "a site with complete rows", "none", "other rows")
+        warn_of_emptied(frames, chosen)
+        chosen = {name: frame for name, frame in chosen.items() if len(frame)}
         more = response if family == "ordinal" else ()
         sites = {name: told(formula, frame, more, site) for name, frame in chosen.items()}
         made = cls(formula, family, site, missing, *agreed(sites))
+        warn_of_spellings(made.levels)
+        named = (term for term in made._terms() if term.kind != "offset")
+        check_free((label for term in named for label in term.labels), family)
         made._check_alone()
         tables = {name: categorised(frame, made.levels) for name, frame in chosen.items()}
         homes = [
@@ -93,16 +104,13 @@ class Design:
 
     def _check_alone(self) -> None:
         """Check that what a row becomes depends on other rows by means and sds of columns alone:
-        it is the same of two tables that share these.
+        it is the same of two tables that share these, and of parts of one.
         """
         rows = _made_up(self.levels, self.moments, second=False)
         for one, two in zip(self._terms(), self._terms(second=True), strict=True):
             with np.errstate(all="ignore"):
-                first, other = (np.asarray(t.eval_new_data(rows), np.float64) for t in (one, two))
-            if first.shape != other.shape or not np.allclose(first, other, equal_nan=True):
-                expected = "terms of a row alone, of means and sds of columns, and of categories"
-                hint = "scale(x), center(x), or a column made before the fit"
-                raise ArgumentError("regression, formula", expected, one.name, hint)
+                values = np.asarray(one.eval_new_data(rows), np.float64)
+            check_alone(one.name, rows, values, one.eval_new_data, two.eval_new_data)
 
     def _terms(self, *, second: bool = False) -> Iterator[Any]:
         """Yield all terms of the right side but intercepts, those of groups after the others."""
@@ -191,18 +199,19 @@ class Design:
         frame = categorised(frame, self.levels)
         where, y = f"site {site!r}, response {left!r}", np.zeros((0, FAMILIES[self.family].columns))
         if len(frame):
-            values = (
-                frame[next(iter(response))].map(self.classes.index)
-                if self.cuts
-                else evaluated(f"{left} ~ 1", frame).response.design_matrix
-            )
-            y = response_of(self.family, np.asarray(values, np.float64), where)
+
+            def made(rows: Frame) -> Any:
+                if self.cuts:
+                    return rows[next(iter(response))].map(self.classes.index)
+                return evaluated(f"{left} ~ 1", rows).response.design_matrix
+
+            values = np.asarray(made(frame), np.float64)
+            y = response_of(self.family, values, where)
             if not np.isfinite(y).all():
                 raise DataError(
                     where, "finite numbers", "others", "other rows, or a column of them"
                 )
-            first = evaluated(f"{left} ~ 1", frame[:1]).response.design_matrix
-            if not self.cuts and not np.allclose(first, values[:1]):
+            if not is_alone(frame, values, made):
                 hint = "a column made before the fit"
                 raise DataError(where, "numbers of each row alone", left, hint)
         trials = y[:, 1] if self.family == "binomial" else np.ones(len(y))
@@ -236,15 +245,15 @@ class Design:
             if term.kind == "intercept":
                 parts += [] if self.cuts else [np.ones((count, 1))]
             elif term.kind == "offset":
-                offset = offset + _evaluated(term, frame, site).reshape(count)
+                offset = offset + columns_of(term, frame, site).reshape(count)
             else:
-                parts.append(_evaluated(term, frame, site))
+                parts.append(columns_of(term, frame, site))
         parts += [offset[:, None], np.asarray(trials, np.float64)[:, None]]
         unknown = list[torch.Tensor]()
         for term, group, homes in zip(self._grouped, self.groups, self.homes, strict=True):
             expr = np.ones((count, 1))
             if term.kind != "intercept":
-                expr = _evaluated(term.expr, frame, site)
+                expr = columns_of(term.expr, frame, site)
             place, known = term.eval_new_data_group_index(frame)[0], range(len(group.levels))
             home = homes.get(site, ()) if group.own else known
             block = np.zeros((count, len(known) + 1, expr.shape[1]))
@@ -255,22 +264,6 @@ class Design:
             parts.append(block[:, :-1].reshape(count, len(known) * expr.shape[1]))
             unknown.append(torch.from_numpy(block[:, -1].copy()))
         return torch.from_numpy(np.concatenate(parts, axis=1)), unknown
-
-
-def _evaluated(term: Any, frame: Frame, site: str) -> Any:
-    """Return the columns of a term for a frame."""
-    where = f"{place(site)}, {term.name!r}"
-    try:
-        with np.errstate(all="ignore"):
-            values = np.asarray(term.eval_new_data(frame), np.float64)
-    except ValueError as problem:
-        hint = "the column without C(...)"
-        raise DataError(where, "what can be computed", problem, hint) from problem
-    values = values[:, None] if values.ndim == 1 else values
-    if bad := int((~np.isfinite(values)).any(axis=1).sum()):
-        actual, hint = f"{bad} rows of {len(values)} with others", "other rows, or log(x + 1)"
-        raise DataError(where, "finite numbers", actual, hint)
-    return values
 
 
 def _sited(frame: Frame, site: str, name: str) -> Frame:

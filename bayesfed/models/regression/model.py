@@ -30,12 +30,11 @@ from bayesfed.models.likelihoods.classes import cutpoints
 from bayesfed.models.likelihoods.survival import Censored
 from bayesfed.models.regression.design import Design
 from bayesfed.models.regression.families import FAMILIES
-from bayesfed.models.regression.tables import Group, moments_of
+from bayesfed.models.regression.tables import INTERCEPT, Group, moments_of
 from bayesfed.trees import Tree
 
-# Name of the intercept in a formula; the plate of what is a site's own, of `federated_svi`; names
-# of sites; sd of the priors.
-INTERCEPT, CLIENT, STANDARD, SHARES = "Intercept", "client", "standardised", "shares"
+# The plate of what is a site's own, of `federated_svi`; names of sites; sd of the priors.
+CLIENT, STANDARD, SHARES = "client", "standardised", "shares"
 WIDTH = 2.5
 
 

@@ -17,6 +17,8 @@ from bayesfed.errors.checks import Role, a
 Frame = Any
 Missing = Literal["refuse", "drop"]
 Levels = tuple[tuple[str, tuple[Any, ...]], ...]
+# Name of the intercept in a formula.
+INTERCEPT = "Intercept"
 Moments = tuple[tuple[str, tuple[float, float]], ...]
 FORMULA = a(str, "a formula with a response", "'y ~ x1 + x2 + (1 | hospital)'")
 ROWS = Role(

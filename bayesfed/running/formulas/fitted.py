@@ -79,7 +79,7 @@ def regression(
     site
         The name by which a formula calls the site. Frames without this column get it.
     missing
-        "refuse", or "drop": leave out rows with missing values.
+        "refuse", or "drop": leave out rows with missing values, and warn of sites without others.
     least_rows, secure
         As of `federated_svi`. Secure sums leave nothing by site (`without`).
     seed

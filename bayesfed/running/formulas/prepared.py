@@ -79,6 +79,9 @@ def prepared(
     if not named or not all(isinstance(one, pandas.DataFrame) for one in frames.values()):
         hint = "{'name': pandas.read_csv('name.csv'), ...}, or running.prepared of made-up frames"
         raise ArgumentError("regression, data", "pandas frames by site", shown(data), hint)
+    if others := [name for name in frames if not isinstance(name, str)]:
+        hint = f"{{str(name): frame for name, frame in data.groupby({site!r})}}"
+        raise ArgumentError("regression, names of sites", "texts", shown(others[0]), hint)
     tables = cast(Mapping[str, Frame], frames)
     design = Design.of(formula, family, site, missing, tables)
     clients = {name: design.rows(frame, name) for name, frame in tables.items()}

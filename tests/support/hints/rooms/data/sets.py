@@ -31,6 +31,7 @@ COMPLETE = tuple(
 )
 frame = pd.DataFrame({"x": [1.0, 2.0], **{name: ["a", "b"] for name in "abcde"}, 7: ["a", "b"]})
 HOLES = pd.DataFrame({"x": [1.0, math.nan, 3.0], "y": ["a", None, "b"]})
+MASKED = np.ma.masked_invalid([[1.0], [math.nan]])
 names = ["b", "a"]
 rows = {"a": DATA[:2], "b": DATA[2:]}
 LABELS = torch.tensor([0, 1])
@@ -108,6 +109,8 @@ CASES = [
         "frame.fillna(frame.mean())",
         lambda: framed(HOLES[["x"]].fillna(HOLES[["x"]].mean())),
     ),
+    (lambda: framed(MASKED), "leaving out such rows", lambda: framed(MASKED[:1])),
+    (lambda: framed(MASKED), "values.filled(...)", lambda: framed(MASKED.filled(0.0))),
     # Data sets.
     (
         lambda: made(torch.ones(2, 1, dtype=torch.complex64)),

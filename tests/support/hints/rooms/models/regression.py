@@ -53,6 +53,11 @@ def texts(data):
     return {name: frame.assign(k=frame["k"].astype(str)) for name, frame in data.items()}
 
 
+NAMED = FRAME.rename(columns={"x": "sigma"})
+SPELT = {"a": texts({"a": FRAME})["a"].assign(k="b"), "b": FRAME.assign(k=["B ", "a"] * 6)}
+EMPTY = {"a": FRAME, "b": FRAME.assign(x=np.nan)}
+
+
 HOSPITALS = {"a": FRAME.assign(x1=FRAME["x"], x2=FRAME["x"] ** 2, hospital=FRAME["grade"])}
 MIXED = {"a": FRAME, "b": FRAME.assign(k="text")}
 
@@ -125,6 +130,39 @@ CASES = [
         lambda: made("scale(y) ~ x"),
         "a column made before",
         lambda: made("z ~ x", data=FRAME.assign(z=DRAWN / 2)),
+    ),
+    (
+        lambda: made("y ~ I(np.mean(x) * (x > 1))"),
+        "a column made before",
+        lambda: made("y ~ z", data=FRAME.assign(z=DRAWN.mean() * (DRAWN > 1))),
+    ),
+    (
+        lambda: made("y ~ sigma", data=NAMED),
+        "frame.rename(columns={'sigma': 'sigma_x'})",
+        lambda: made("y ~ sigma_x", data=NAMED.rename(columns={"sigma": "sigma_x"})),
+    ),
+    (
+        lambda: made("y ~ k", data=SPELT),
+        "frame['k'].str.strip().str.lower()",
+        lambda: made(
+            "y ~ k",
+            data={n: one.assign(k=one["k"].str.strip().str.lower()) for n, one in SPELT.items()},
+        ),
+    ),
+    (
+        lambda: made("y ~ x", data=EMPTY, missing="drop"),
+        "without the columns",
+        lambda: made("y ~ k", data=EMPTY, missing="drop"),
+    ),
+    (
+        lambda: made("y ~ x", data=EMPTY, missing="drop"),
+        "frames of other sites",
+        lambda: made("y ~ x", data={"a": FRAME}, missing="drop"),
+    ),
+    (
+        lambda: made("y ~ x", data=dict(list(FRAME.groupby("k")))),
+        "{str(name): frame for name, frame in data.groupby('site')}",
+        lambda: made("y ~ x", data={str(name): frame for name, frame in FRAME.groupby("k")}),
     ),
     (lambda: made("y ~ log(zero)"), "log(x + 1)", lambda: made("y ~ log(zero + 1)")),
     (lambda: made("y ~ x", "poisson"), "such a column", lambda: made("k ~ x", "poisson")),
