@@ -188,7 +188,16 @@ def traced(model: Runs, form: Form, plate: str) -> Traced:
     """
     rows = [form.rows(count) for count in (1, 2)]
     with doubled():
-        shapes = [_run(model, plate, part).slots for part in rows]
+        try:
+            shapes = [_run(model, plate, part).slots for part in rows]
+        except (ValueError, ZeroDivisionError) as problem:
+            # Of a plate: of a subsample, and of as many rows as there are but one.
+            if "size" not in str(problem):
+                raise
+            lag = isinstance(problem, ZeroDivisionError)
+            hint = "a column with the lag" if lag else "pyro.plate('rows', len(inputs))"
+            expected, actual = "a model of any number of rows", str(problem).partition(". ")[0]
+            raise PosteriorError("federated_svi, model", expected, actual, hint) from problem
         grown = frozenset(
             name
             for name, slot in shapes[0].items()

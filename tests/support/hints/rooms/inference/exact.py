@@ -55,6 +55,29 @@ def tied(inputs, targets=None, count=12):
         pyro.sample("z", dist.StudentT(2.0, own.sum(-1), 1.0), obs=targets)
 
 
+def batches(size=None):
+    """Fit a line to rows of which a model takes some."""
+
+    def model(inputs, targets=None):
+        slope = pyro.sample("slope", dist.Normal(0.0, 1.0))
+        with pyro.plate("rows", len(inputs), subsample_size=size) as chosen:
+            pyro.sample("y", dist.Normal(slope * inputs[chosen, 0], 1.0), obs=targets[chosen])
+
+    return done(model)
+
+
+def lagged(column):
+    """Fit a series, its lag in a column or in the model."""
+
+    def model(inputs, targets=None):
+        slope = pyro.sample("slope", dist.Normal(0.0, 1.0))
+        before, now = (inputs[:, 0], targets) if column else (targets[:-1], targets[1:])
+        with pyro.plate("times", len(now)):
+            pyro.sample("y", dist.Normal(slope * before, 1.0), obs=now)
+
+    return done(model)
+
+
 def checked_own(count):
     """Check the integrals over so many own values."""
     rows = CLIENTS["s0"]
@@ -203,6 +226,8 @@ def logged(inputs, targets=None, centre=0.0, inside=lambda at: at):
 
 
 CASES = [
+    (lambda: batches(2), "pyro.plate('rows', len(inputs))", batches),
+    (lambda: lagged(column=False), "a column with the lag", lambda: lagged(column=True)),
     (
         lambda: run(CLIENTS, logged),
         "a prior of values where it is",
