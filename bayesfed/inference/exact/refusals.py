@@ -24,7 +24,10 @@ Kept = Mapping[str, Tensor]
 MEMORY = Role(role_of(Kept).fits, "what a site keeps", "result.snapshot.memories['name']")
 EVERY = role_of(Mapping[str, Kept]).fits
 MEMORIES = Role(EVERY, "what sites keep, by name", "result.snapshot.memories")
-NO_SUM = "sums, not means, or a term of the prior that is finite at values of order one"
+NO_SUM = (
+    "sums, not means, figures of all rows as constants, or a term of the prior that is finite at "
+    "values of order one"
+)
 
 
 def depends(name: str, plate: str) -> PosteriorError:
@@ -39,8 +42,8 @@ def no_sum(name: str, drawn: bool) -> PosteriorError:
     if drawn:
         expected, hint = "the same density at the same values", "pyro.sample, or a constant"
         return PosteriorError(f"site {name!r}", expected, "another each time", hint)
-    expected, hint = "a sum over rows, which doubles with them", NO_SUM
-    return PosteriorError(f"site {name!r}", expected, "another", hint)
+    expected, actual = "a log density that is the sum over rows", "another sum for parts of them"
+    return PosteriorError(f"site {name!r}", expected, actual, NO_SUM)
 
 
 def not_kept(leaf: str, memory: Kept) -> PosteriorError:

@@ -118,6 +118,10 @@ def noisy(inputs, targets=None):
     line(torch.dropout(inputs, 0.5, train=True), targets)
 
 
+def centred(inputs, targets=None):
+    line(inputs - inputs.mean(0), targets)
+
+
 def free(inputs, targets=None):
     beta = pyro.param("beta", torch.zeros(2, dtype=torch.float64))
     pyro.factor("y", -(targets - inputs @ beta).square().sum())
@@ -305,6 +309,7 @@ CASES = [
     (lambda: run(FAR, moved), "constants in place of figures of rows", done),
     (lambda: run(CLIENTS, informed), "constants in place of figures of rows", done),
     (lambda: run(CLIENTS, averaged), "sums, not means", done),
+    (lambda: run(CLIENTS, centred), "figures of all rows as constants", done),
     (
         lambda: run(CLIENTS, functools.partial(bounded, least=1.0)),
         "or a term of the prior that is finite at values of order one",
