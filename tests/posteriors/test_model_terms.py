@@ -270,6 +270,29 @@ def test_guides_whose_draws_never_vary_are_refused(guide):
         bf.federated_svi(plain, guide, example=DATA[:2])
 
 
+def of_rows(inputs, targets=None):
+    loc = pyro.param("loc", torch.zeros(3)) + inputs.mean(0)
+    pyro.sample("w", dist.Normal(loc, 0.1).to_event(1))
+
+
+def wider(inputs, targets=None):
+    w = pyro.sample("w", dist.Normal(torch.zeros(4), 1.0).to_event(1))
+    pyro.factor("y", -(targets - w.sum()).square().sum())
+
+
+@pytest.mark.parametrize(
+    ("guide", "words"),
+    [
+        (of_rows, "site 'w', guide: expected one distribution for all rows"),
+        (AutoNormal(wider), r"site 'w', guide: .*model's shape \(3,\), found \(4,\)"),
+    ],
+    ids=["of rows", "of another model"],
+)
+def test_guides_that_rows_enter_or_that_are_of_another_model_are_refused(guide, words):
+    with pytest.raises(ArgumentError, match=words):
+        bf.federated_svi(plain, guide, example=DATA[:2])
+
+
 def test_particles_that_the_model_takes_one_by_one_alone_are_told_at_the_declaration():
     together = Trace_ELBO(num_particles=4, vectorize_particles=True, max_plate_nesting=1)
     with pytest.raises(ArgumentError, match=r"elbo: expected a model .*try Trace_ELBO\(num_part"):

@@ -86,10 +86,10 @@ def split_terms(
         check_scales(group, wide, len(data))
         before, grows = _density(group), _shapes(group) != _shapes(wide)
         # False of what a model draws without a site: its densities cannot be compared.
-        alike = _near(before, _density(once_more.get(name, {})))
+        alike = near(before, _density(once_more.get(name, {})))
         after = _density(wide) if repeated else math.nan
         moved = _density(grown)
-        if alike and not grows and _near(before, after) and _near(before, moved):
+        if alike and not grows and near(before, after) and near(before, moved):
             prior += group if observed else ()
             continue
         if not observed and not grows:
@@ -176,7 +176,7 @@ def check_scales(group: Group, wide: Group, count: int) -> None:
                 found = one.size if one.full_size == count else one.full_size
                 raise _plate(one.name, count, found)
         scales = [float(torch.as_tensor(of["scale"]).mean()) for of in (node, more)]
-        if not _near(*scales):
+        if not near(*scales):
             actual = f"{scales[0]:g} for {count} rows and {scales[1]:g} for more"
             hint = "no scale by numbers of rows: clients and batches are weighed outside the model"
             expected = "one for any number of rows"
@@ -205,7 +205,7 @@ def check_pairs(group: Group, wide: Group) -> None:
 
 def _check_sum(name: str, before: float, half: float, after: float) -> None:
     """Raise `ArgumentError` unless a term of rows is a sum over them."""
-    if not _near(before + half, after):
+    if not near(before + half, after):
         expected = "a log density that is the sum over rows"
         actual = f"{before:.6g} for some, {half:.6g} for others and {after:.6g} for both"
         hint = (
@@ -273,7 +273,7 @@ def _same(value: Tensor, other: Tensor | None) -> bool:
     return other is not None and value.shape == other.shape and torch.allclose(value, other)
 
 
-def _near(left: float, right: float) -> bool:
+def near(left: float, right: float) -> bool:
     """Say whether two numbers are equal to rounding; what is not known counts as equal."""
     if not (math.isfinite(left) and math.isfinite(right)):
         return True
