@@ -179,11 +179,6 @@ def apart(inputs, targets=None):
         pyro.sample("y", dist.Normal(at, 1.0), obs=targets)
 
 
-def scaled(constant, inputs, targets=None):
-    """State rows whose columns a constant turns."""
-    line(inputs @ constant, targets)
-
-
 def coin(most=3, cast=torch.Tensor.float, family=lambda at: dist.Bernoulli(logits=at)):
     """Run labels below a number, of 0, 1 and 2, under a family."""
 
@@ -224,11 +219,6 @@ CASES = [
         lambda: coin(cast=torch.Tensor.long),
         "targets.float()",
         lambda: coin(2),
-    ),
-    (
-        lambda: run(CLIENTS, functools.partial(scaled, torch.ones(2, 2).float())),
-        "and constant.double()",
-        lambda: run(CLIENTS, functools.partial(scaled, torch.ones(2, 2).double())),
     ),
     (lambda: weighed(seed=0, averaging=0.2), "this posterior alone", weighed),
     (lambda: weighed(other), "the model that was fitted", weighed),
