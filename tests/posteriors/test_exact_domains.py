@@ -127,7 +127,9 @@ def test_a_mean_over_rows_is_refused_also_where_it_is_not_defined_at_first():
         a = normal("a", 3.0)
         pyro.factor("y", dist.Normal(a.log(), 1.0).log_prob(targets).mean())
 
-    with pytest.raises(ClientError, match="site 'y': expected a sum over rows"):
+    with pytest.raises(
+        ClientError, match="site 'y': expected a log density that is the sum over rows"
+    ):
         run(split(ONES), averaged)
 
 
@@ -137,7 +139,9 @@ def test_what_is_not_finite_where_a_model_is_looked_at_is_checked_where_the_sear
         pyro.factor("prior", torch.where(a > 1, a.log(), -torch.inf))
         observed(a, inputs, targets)
 
-    with pytest.raises(ClientError, match="site 'prior': expected a sum over rows"):
+    with pytest.raises(
+        ClientError, match="site 'prior': expected a log density that is the sum over rows"
+    ):
         run(split(ONES), factor)
 
 

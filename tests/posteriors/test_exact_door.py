@@ -119,6 +119,27 @@ def test_a_small_network_is_no_exception(found):
         assert torch.allclose(result.posterior.constants[f"weight.{what}"][0], other, atol=2e-3)
 
 
+class Frozen(torch.nn.Module):
+    """A line of a buffer and a frozen layer of 32 bits."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Linear(2, 2).requires_grad_(False)
+        self.head = torch.nn.Linear(2, 1)
+        self.register_buffer("turn", torch.eye(2))
+
+    def forward(self, inputs):
+        return self.head(self.body(inputs @ self.turn))
+
+
+def test_frozen_layers_and_buffers_of_a_small_network_are_taken_in_64_bits():
+    net = bf.bayesian(Frozen(), bf.Gaussian(1.0), likelihood=bf.Normal())
+    clients = {n: bf.Dataset(p.inputs.float(), p.targets[:, None]) for n, p in CLIENTS.items()}
+    result = declared(clients, net)
+    assert result.posterior.status == "exact"
+    assert result.predictive(clients["s0"].inputs).mean.shape == (20, 1)
+
+
 def logistic(inputs, targets=None):
     beta = pyro.sample("beta", dist.Normal(torch.zeros(60), 1.0).to_event(1))
     with pyro.plate("rows", len(inputs)):

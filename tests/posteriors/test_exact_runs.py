@@ -178,6 +178,14 @@ def test_models_that_cannot_be_split_are_refused():
         beta = pyro.sample("beta", dist.Normal(torch.zeros(2), 1.0).to_event(1))
         pyro.factor("y", -(targets - inputs @ beta).square().mean())
 
+    def standardised(inputs, targets=None):
+        line((inputs - inputs.mean(0)) / inputs.std(0, correction=0), targets)
+
+    def chosen(inputs, targets=None):
+        line(inputs, targets)
+        if targets.mean() > 0:
+            pyro.sample("b", dist.Normal(torch.tensor(0.0), 1.0))
+
     def informed(inputs, targets=None):
         pyro.sample("place", dist.Normal(inputs.mean(), 1.0))
         line(inputs, targets)
@@ -203,7 +211,9 @@ def test_models_that_cannot_be_split_are_refused():
 
     clients = sites(*rows())
     for model, words in [
-        (means, "a sum over rows"),
+        (means, "the sum over rows"),
+        (standardised, "the sum over rows, found another sum for parts"),
+        (chosen, "prior that is the same for all rows"),
         (noisy, "another each time; try pyro.sample, or a constant"),
         (columns, r"shape that their distribution has, found \(\d+, 1\)"),
         (informed, "prior that is the same for all rows"),

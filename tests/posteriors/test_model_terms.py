@@ -97,7 +97,7 @@ def one_by_one(inputs, targets=None):
     ],
 )
 def test_terms_are_the_rows_or_the_priors(model, rows, prior, example):
-    """Of the rows it is what doubles with them, whatever it is called."""
+    """Of the rows it is what adds up with them, whatever it is called."""
     w = {"w": torch.tensor([0.4, -1.0, 0.2])}
     split = split_terms(model, w, example, bf.Key(0))
     assert (set(split.rows), set(split.prior), split.by_row) == (rows, prior, ())
@@ -163,6 +163,16 @@ def prior_of_rows(inputs, targets=None):
         pyro.sample("y", dist.Normal(inputs @ w, SD), obs=targets)
 
 
+def standardised(inputs, targets=None):
+    plain((inputs - inputs.mean(0)) / inputs.std(0, correction=0), targets)
+
+
+def chosen(inputs, targets=None):
+    plain(inputs, targets)
+    if targets.mean() > 0:
+        pyro.sample("b", dist.Normal(torch.tensor(0.0), 1.0))
+
+
 def nothing_seen(inputs, targets=None):
     pyro.sample("c", dist.Normal(weights().sum(), 1.0), obs=torch.tensor(1.0))
 
@@ -188,11 +198,13 @@ class Inside(PyroModule):
     ("model", "words"),
     [
         (idiom, "plate data: expected one of the rows, size 3, found size 48"),
-        (scaled, "site 'y', scale: expected one for any number of rows, found 16 for 3 rows and 8"),
+        (scaled, "site 'y', scale: expected one for any number of rows, found 16 for 3 rows and 9"),
         (second_plate, "plate again: expected one of the rows, size 3, found size 48"),
-        (hard_coded, "plate data: expected one of the rows, size 6, found size 3"),
+        (hard_coded, "plate data: expected one of the rows, size 5, found size 3"),
         (few, "plate data: expected one of the rows, size 3, found size 2"),
-        (mean_factor, "site 'lik': expected a sum over rows, which doubles with them"),
+        (mean_factor, "site 'lik': expected a log density that is the sum over rows"),
+        (standardised, "site 'y': .*figures of all rows as constants"),
+        (chosen, "site 'b': expected a prior that no rows enter"),
         (columns, r"site 'y': expected values of the shape .*, found \(3,\) for \(3, 3\)"),
         (mixed_factor, "site 'lik': .*and a term without rows in a factor of its own"),
         (prior_of_rows, "site 'w': expected a prior that no rows enter"),
@@ -254,6 +266,29 @@ def point(inputs, targets=None):
 @pytest.mark.parametrize("guide", [AutoDelta, AutoLaplaceApproximation, point])
 def test_guides_whose_draws_never_vary_are_refused(guide):
     words = "expected a guide with a distribution, .* whose draws never vary; try AutoNormal"
+    with pytest.raises(ArgumentError, match=words):
+        bf.federated_svi(plain, guide, example=DATA[:2])
+
+
+def of_rows(inputs, targets=None):
+    loc = pyro.param("loc", torch.zeros(3)) + inputs.mean(0)
+    pyro.sample("w", dist.Normal(loc, 0.1).to_event(1))
+
+
+def wider(inputs, targets=None):
+    w = pyro.sample("w", dist.Normal(torch.zeros(4), 1.0).to_event(1))
+    pyro.factor("y", -(targets - w.sum()).square().sum())
+
+
+@pytest.mark.parametrize(
+    ("guide", "words"),
+    [
+        (of_rows, "site 'w', guide: expected one distribution for all rows"),
+        (AutoNormal(wider), r"site 'w', guide: .*model's shape \(3,\), found \(4,\)"),
+    ],
+    ids=["of rows", "of another model"],
+)
+def test_guides_that_rows_enter_or_that_are_of_another_model_are_refused(guide, words):
     with pytest.raises(ArgumentError, match=words):
         bf.federated_svi(plain, guide, example=DATA[:2])
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, get_args
 
 from bayesfed.algorithms.federated_svi.local import Elbo
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import Ivon, NaturalGradient, Training, inverse
 from bayesfed.federated.training.local_work import check_own_steps
@@ -70,6 +71,16 @@ def check_suited(fusion: Fusion, scale: str, ivon: Ivon | None, elbo: Elbo | Non
             "'global', which would count every row once a client",
             "scale='local'",
         )
+
+
+def exampled(example: Dataset | None, large: bool) -> Dataset:
+    """Return the example, which a guide's fit needs, and a large network's default guide with N."""
+    if example is not None:
+        return example
+    hint = "example=train[:2]; or the model alone"
+    if large:
+        hint = "example=train[:2], observations=the number of rows of all clients"
+    raise ArgumentError("federated_svi", "an example for a guide's fit", "none", hint)
 
 
 def unguarded(guide: Runs | FittedGuide | None, **given: int | None) -> Runs | None:

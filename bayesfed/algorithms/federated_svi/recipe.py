@@ -22,6 +22,7 @@ from pyro.infer.autoguide import AutoNormal
 from bayesfed.algorithms.federated_svi.defaults import (
     check_fusion,
     check_suited,
+    exampled,
     unguarded,
     work_of,
 )
@@ -211,15 +212,14 @@ def federated_svi(
     """
     settings = (fusion, scale, temperature, training, elbo, codec, averaging, antithetic, stay)
     alone = settings == PLAIN and (guide is None or isinstance(guide, FittedGuide))
-    if alone and not (isinstance(model, BayesianNet) and weights_of(model) > LARGEST):
+    large = isinstance(model, BayesianNet) and weights_of(model) > LARGEST
+    if alone and not large:
         fit = partial(federated_svi, model, AutoNormal, client_plate=client_plate)
         return exact_svi(
             model, fit, guide, client_plate, link, observations, example, least_rows, secure
         )
     guide = unguarded(guide, least_rows=least_rows, secure=secure)
-    if example is None:
-        hint = "example=train[:2]; or the model alone"
-        raise ArgumentError("federated_svi", "an example for a guide's fit", "none", hint)
+    example = exampled(example, large)
     check_fusion(fusion)
     network = guide is None and isinstance(model, BayesianNet)
     work = work_of(training, network, fusion)

@@ -17,6 +17,7 @@ from bayesfed.errors.checks import shown
 from bayesfed.inference.exact import stages
 from bayesfed.inference.exact.drawn import unconstrained
 from bayesfed.inference.exact.form import Form
+from bayesfed.inference.exact.refusals import Wide
 from bayesfed.inference.exact.traced import Traced, doubled
 from bayesfed.inference.variational.posterior import Drawn
 from bayesfed.inference.variational.program import Runs
@@ -53,7 +54,8 @@ def nodes(
     wide = [leaf.double() if leaf.is_floating_point() else leaf for leaf in leaves]
     given = {name: leaf.double().to(wide[0].device) for name, leaf in values.items()}
     try:
-        with doubled(), forked(key), torch.no_grad(), poutine.trace() as tracer, Given(given):
+        tracer, at = poutine.trace(), Given(given)
+        with doubled(), Wide(), forked(key), torch.no_grad(), tracer, at:
             model(*wide)
     except (RuntimeError, ZeroDivisionError) as problem:
         actual = f"{shown(leaves[0])}: {str(problem).splitlines()[0]}"

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.distributions import biject_to
 
 from bayesfed.inference.exact.asking import SINGULAR, finite
+from bayesfed.inference.exact.refusals import Wide
 from bayesfed.inference.exact.traced import Doubled, Traced, doubled
 from bayesfed.inference.variational.terms import Node
 from bayesfed.keys import Key, forked
@@ -26,7 +27,7 @@ def drawn(made: Traced, key: Key) -> Mapping[str, Any]:
     if made.prior - made.slots.keys():
         return {}
     try:
-        with doubled(), forked(key), Doubled():
+        with doubled(), Wide(), forked(key), Doubled():
             rows = made.rows.inputs, made.rows.targets
             nodes = poutine.trace(made.model).get_trace(*rows).nodes
     except (NotImplementedError, SINGULAR):

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.distributions.constraints import Constraint
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
 
 from bayesfed.data import Dataset
 from bayesfed.errors import PosteriorError
@@ -24,7 +25,10 @@ Kept = Mapping[str, Tensor]
 MEMORY = Role(role_of(Kept).fits, "what a site keeps", "result.snapshot.memories['name']")
 EVERY = role_of(Mapping[str, Kept]).fits
 MEMORIES = Role(EVERY, "what sites keep, by name", "result.snapshot.memories")
-NO_SUM = "sums, not means, or a term of the prior that is finite at values of order one"
+NO_SUM = (
+    "sums, not means, figures of all rows as constants, or a term of the prior that is finite at "
+    "values of order one"
+)
 
 
 def depends(name: str, plate: str) -> PosteriorError:
@@ -39,8 +43,8 @@ def no_sum(name: str, drawn: bool) -> PosteriorError:
     if drawn:
         expected, hint = "the same density at the same values", "pyro.sample, or a constant"
         return PosteriorError(f"site {name!r}", expected, "another each time", hint)
-    expected, hint = "a sum over rows, which doubles with them", NO_SUM
-    return PosteriorError(f"site {name!r}", expected, "another", hint)
+    expected, actual = "a log density that is the sum over rows", "another sum for parts of them"
+    return PosteriorError(f"site {name!r}", expected, actual, NO_SUM)
 
 
 def not_kept(leaf: str, memory: Kept) -> PosteriorError:
@@ -51,7 +55,9 @@ def not_kept(leaf: str, memory: Kept) -> PosteriorError:
 
 
 class Wide(TorchFunctionMode):
-    """Make doubles of what a model casts to 32 bits, as labels often are."""
+    """Make doubles of what a model casts to 32 bits, as labels often are, and of tensors of 32 bits
+    where they do not go with doubles, as constants, buffers and frozen weights.
+    """
 
     def __torch_function__(
         self,
@@ -66,7 +72,18 @@ class Wide(TorchFunctionMode):
         if "dtype" in more and more["dtype"] is torch.float32:
             more = {**more, "dtype": torch.float64}
         called: Callable[..., Any] = Tensor.double if func is Tensor.float else func
-        return called(*wide, **more)
+        given = tuple(wide)
+        try:
+            return called(*given, **more)
+        except RuntimeError as problem:
+            if "double" not in str(problem).lower():
+                raise
+            wider: Any = tree_map(_wider, (given, more))
+            return called(*wider[0], **wider[1])
+
+
+def _wider(one: Any) -> Any:
+    return one.double() if isinstance(one, Tensor) and one.dtype is torch.float32 else one
 
 
 @contextmanager
@@ -78,7 +95,7 @@ def in_64_bits() -> Iterator[None]:
     except RuntimeError as problem:
         if "double" not in str(problem).lower():
             raise
-        expected, hint = "a model that runs in 64 bits", "targets.float(), and constant.double()"
+        expected, hint = "a model that runs in 64 bits", "targets.float()"
         raise PosteriorError("federated_svi, model", expected, problem, hint) from problem
 
 

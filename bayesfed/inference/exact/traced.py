@@ -24,7 +24,7 @@ from bayesfed.inference.exact.form import Form
 from bayesfed.inference.exact.placed import At, Slot, level
 from bayesfed.inference.exact.refusals import check_observed, depends, in_64_bits, no_sum
 from bayesfed.inference.variational.program import Runs, quiet_store
-from bayesfed.inference.variational.splitting import check_pairs, check_scales, twice_of
+from bayesfed.inference.variational.splitting import check_pairs, check_scales, half_of, more_of
 from bayesfed.inference.variational.terms import as_raised, samples
 from bayesfed.trees import Tree
 
@@ -128,25 +128,27 @@ class Traced:
             known.
         """
         own = level(0.2)
+        # Ordered, so that their first half is unlike the other.
+        data = data[data.targets.reshape(len(data), -1).sum(1).argsort()]
         for point in (*looked(self.size), *starts):
             found = self.run(data, point, own)
             if all(leaf.isfinite() for leaf in found.densities.values()):
                 break
-        wrong = {name for name, _ in found.slots.items() ^ self.slots.items()}
+        half, more = (self.run(part, point, own) for part in (half_of(data), more_of(data)))
         known = {*self.prior, *self.observed, *self.others}
-        if wrong := wrong or known ^ (found.densities.keys() - found.own.keys()):
-            raise depends(min(wrong), self.plate)
+        for run in (found, half, more):
+            wrong = {name for name, _ in run.slots.items() ^ self.slots.items()}
+            if wrong := wrong or known ^ (run.densities.keys() - run.own.keys()):
+                raise depends(min(wrong), self.plate)
         check_observed(found.nodes, self.run(data, -point, own).nodes)
         made = self.run(self.rows, point, own).densities
-        twice = self.run(twice_of(data), point, own)
         for name in self.prior:
             if not torch.allclose(found.densities[name], made[name], 1e-6, 1e-9, equal_nan=True):
                 raise depends(name, self.plate)
         for name in self.observed:
-            if not torch.allclose(
-                2 * found.densities[name], twice.densities[name], 1e-6, equal_nan=True
-            ):
-                before, after = ({name: run.nodes[name]} for run in (found, twice))
+            total = found.densities[name] + half.densities[name]
+            if not torch.allclose(total, more.densities[name], 1e-6, equal_nan=True):
+                before, after = ({name: run.nodes[name]} for run in (found, more))
                 check_scales(before, after, len(data))
                 check_pairs(before, after)
                 again = self.run(data, point, own).densities[name]

@@ -22,8 +22,8 @@ from bayesfed.inference.variational.families import (
 )
 from bayesfed.inference.variational.layout import Block, Layout, base_of, is_factor
 from bayesfed.inference.variational.program import Pair
-from bayesfed.inference.variational.splitting import split_terms, twice_of
-from bayesfed.inference.variational.terms import samples
+from bayesfed.inference.variational.splitting import near, others, split_terms, twice_of
+from bayesfed.inference.variational.terms import Node, samples, total_of, traced
 from bayesfed.keys import Key, forked
 from bayesfed.trees import Tree
 
@@ -49,9 +49,9 @@ def read_layout(
     Raises
     ------
     ArgumentError
-        If guide and model have different latent sites, one draw mixes sites that stay with sites
-        that travel, draws of the guide never vary, latents of rows have parameters, or as
-        `split_terms`.
+        If guide and model have different latent sites or shapes of them, one draw mixes sites that
+        stay with sites that travel, draws of the guide never vary, those of shared latents depend
+        on rows, latents of rows have parameters, or as `split_terms`.
     """
     probe = {
         name: leaf
@@ -60,8 +60,11 @@ def read_layout(
         for name, leaf in pair.first.items()
     }
     with pair.held(probe), torch.no_grad():
+        with forked(key.child("alone")):
+            alone = poutine.trace(pair.model).get_trace(data.inputs, data.targets)
         with forked(key.child("run")):
             guide = poutine.trace(pair.guide).get_trace(data.inputs, data.targets)
+            _check_shapes(alone, guide)
             model = poutine.trace(poutine.replay(pair.model, trace=guide)).get_trace(
                 data.inputs, data.targets
             )
@@ -71,6 +74,13 @@ def read_layout(
         split = split_terms(pair.model, values, data, key.child("terms"), stays)
         if by_row := [name for name in split.by_row if name in values]:
             _check_amortised(pair, data, by_row, values)
+        shared = {
+            name: node
+            for name, node in samples(guide)
+            if name.removesuffix("_unconstrained") not in {*split.by_row, *stays}
+            and not _is_under(node, client_plate)
+        }
+        _check_shared(pair, others(data, key.child("others")), key, shared, values)
     seen = {name: pair.constrained(name, leaf) for name, leaf in probe.items()}
     drawn = dict(samples(guide))
     _check_sites(latent, drawn)
@@ -141,6 +151,37 @@ def _check_amortised(pair: Pair, data: Dataset, by_row: Sequence[str], values: T
     if isinstance(pair.model, PyroModule) and name in pair.model._pyro_samples:
         hint = f"w = self.{name} before the plate, if it is one value for all rows; or {hint}"
     raise ArgumentError(f"site {name}", expected, "one for each row", hint) from cause
+
+
+def _check_shapes(model: Any, guide: Any) -> None:
+    """Raise `ArgumentError` where a draw of the guide has not the shape of the model's."""
+    drawn = dict(samples(guide))
+    for name, node in samples(model):
+        if name in drawn and node["value"].shape != drawn[name]["value"].shape:
+            expected = f"a draw of the model's shape {tuple(node['value'].shape)}"
+            actual = tuple(drawn[name]["value"].shape)
+            hint = "AutoNormal, which is made of the model"
+            raise ArgumentError(f"site {name!r}, guide", expected, actual, hint)
+
+
+def _check_shared(
+    pair: Pair, other: Dataset, key: Key, shared: Mapping[str, Node], values: Tree
+) -> None:
+    """Raise `ArgumentError` if a shared draw of the guide has another density on other rows."""
+    try:
+        with forked(key.child("run")):
+            nodes = dict(samples(traced(pair.guide, values, other)))
+        found = {name: (total_of(shared[name]), total_of(nodes[name])) for name in shared}
+    except Exception:
+        # Rows of other values are nobody's, and a guide need not take them.
+        return
+    for name, (one, two) in found.items():
+        if not near(float(one), float(two)):
+            expected, hint = (
+                "one distribution for all rows",
+                "pyro.param in place of figures of rows",
+            )
+            raise ArgumentError(f"site {name!r}, guide", expected, "another for other rows", hint)
 
 
 def _is_under(node: Mapping[str, Any], plate: str) -> bool:

@@ -1,8 +1,9 @@
 """Whose each term of a model's log density is: the rows', or the prior's.
 
 Nothing goes by a name or a class. The model is traced at the same latent values on some rows, on
-other ones and on all of them twice. A term that stays is the prior's, one that doubles is the
-rows'; a term that does neither belongs to nobody, and clients would count it wrongly.
+other ones, on half of them, and on all and that half again. A term that stays is the prior's, one
+that adds up is the rows'; a term that does neither belongs to nobody, and clients would count it
+wrongly.
 """
 
 from __future__ import annotations
@@ -61,39 +62,46 @@ def split_terms(
     Raises
     ------
     ArgumentError
-        If a term neither stays nor doubles, a plate over rows is subsampled or of one size, the
+        If a term neither stays nor adds up, a plate over rows is subsampled or of one size, the
         prior of a latent site depends on the rows, or no site observes them.
     """
-    runs, other = _Runs(model, values, key), _others(data, key.child("rows"))
-    first, (twice, repeated) = runs(data), runs.twice(data)
+    # Twice as many others, since the parts of one row are alike.
+    runs, other = _Runs(model, values, key), others(twice_of(data), key.child("rows"))
+    first, (more, repeated) = runs(data), runs.more(data)
     changed = runs.tried(other)
-    again = runs.tried(twice_of(other)) if changed else {}
+    again = runs.tried(more_of(other)) if changed else {}
+    halves = [runs.tried(half_of(part)) for part in (data, other)]
     once_more = runs(data, "again")
+    for run in (more, changed, *halves, runs.tried(_mapped(data, torch.neg))):
+        for name in sorted(first.keys() ^ run.keys()) if run else ():
+            nodes = {**run, **first}[name].values()
+            if name not in local and not all(node["is_observed"] for node in nodes):
+                raise _prior_of_rows(name)
     rows, prior, by_row = list[str](), list[str](), list[str]()
     for name, group in first.items():
-        double, grown = twice.get(name, {}), changed.get(name, {})
+        wide, grown = more.get(name, {}), changed.get(name, {})
         observed = all(node["is_observed"] for node in group.values())
-        if not double or name in local:
+        if not wide or name in local:
             continue
-        check_scales(group, double, len(data))
-        before, grows = _density(group), _shapes(group) != _shapes(double)
+        check_scales(group, wide, len(data))
+        before, grows = _density(group), _shapes(group) != _shapes(wide)
         # False of what a model draws without a site: its densities cannot be compared.
-        alike = _near(before, _density(once_more.get(name, {})))
-        after = _density(double) if repeated else math.nan
+        alike = near(before, _density(once_more.get(name, {})))
+        after = _density(wide) if repeated else math.nan
         moved = _density(grown)
-        if alike and not grows and _near(before, after) and _near(before, moved):
+        if alike and not grows and near(before, after) and near(before, moved):
             prior += group if observed else ()
             continue
         if not observed and not grows:
-            expected, hint = "a prior that no rows enter", "constants in place of figures of rows"
-            raise ArgumentError(f"site {name!r}", expected, "one that changes with them", hint)
+            raise _prior_of_rows(name)
         if not alike and not grows:
             expected, hint = "the same density at the same values", "a plate of rows, or no dropout"
             raise ArgumentError(f"site {name!r}", expected, "another one each time", hint)
         if alike:
-            check_pairs(group, double)
-            _check_sum(name, before, after, len(data))
-            _check_sum(name, moved, _density(again.get(name, {})), len(data))
+            check_pairs(group, wide)
+            parts = [_density(half.get(name, {})) for half in halves]
+            _check_sum(name, before, parts[0], after)
+            _check_sum(name, moved, parts[1], _density(again.get(name, {})))
         (rows if observed else by_row).extend(group)
     if not rows:
         hint = "pyro.sample('y', ..., obs=targets), or pyro.factor of the rows"
@@ -138,69 +146,78 @@ class _Runs:
             return self(data)
         return {}
 
-    def twice(self, data: Dataset) -> tuple[Groups, bool]:
-        """Return the sites on all rows twice, and whether they have the same values: a process over
-        rows may take none twice. A plate that does not grow is named.
+    def more(self, data: Dataset) -> tuple[Groups, bool]:
+        """Return the sites on `more_of` the rows, and whether they have the same values: a process
+        over rows may take none twice. A plate that does not grow is named.
         """
-        double = twice_of(data)
+        wide = more_of(data)
         try:
-            return self(double), True
+            return self(wide), True
         except Exception as problem:
-            if groups := self.tried(_others(double, self.key)):
+            if groups := self.tried(others(wide, self.key)):
                 return groups, False
             with suppress(Exception), forked(self.key), torch.no_grad(), poutine.trace() as tracer:
-                traced(self.model, self.values, double)
+                traced(self.model, self.values, wide)
             nodes: Mapping[str, Any] = tracer.trace.nodes
             for name, node in nodes.items():
                 if type(node["fn"]).__name__ == "_Subsample" and node["fn"].size == len(data):
-                    raise _plate(name, len(double), len(data)) from problem
-            problem.add_note(f"federated_svi ran the model on {len(double)} rows")
+                    raise _plate(name, len(wide), len(data)) from problem
+            problem.add_note(f"federated_svi ran the model on {len(wide)} rows")
             raise
 
 
-def check_scales(group: Group, double: Group, count: int) -> None:
+def check_scales(group: Group, wide: Group, count: int) -> None:
     """Raise `ArgumentError` unless every row counts alike, however many there are."""
-    for name in group.keys() & double.keys():
-        node, wide = group[name], double[name]
-        for one, other in zip(node["cond_indep_stack"], wide["cond_indep_stack"], strict=False):
+    for name in group.keys() & wide.keys():
+        node, more = group[name], wide[name]
+        for one, other in zip(node["cond_indep_stack"], more["cond_indep_stack"], strict=False):
             grows = one.size == count or (one.size, one.full_size) != (other.size, other.full_size)
             if grows and one.full_size not in (None, one.size):
                 found = one.size if one.full_size == count else one.full_size
                 raise _plate(one.name, count, found)
-        scales = [float(torch.as_tensor(of["scale"]).mean()) for of in (node, wide)]
-        if not _near(*scales):
-            actual = f"{scales[0]:g} for {count} rows and {scales[1]:g} for {2 * count}"
+        scales = [float(torch.as_tensor(of["scale"]).mean()) for of in (node, more)]
+        if not near(*scales):
+            actual = f"{scales[0]:g} for {count} rows and {scales[1]:g} for more"
             hint = "no scale by numbers of rows: clients and batches are weighed outside the model"
             expected = "one for any number of rows"
             raise ArgumentError(f"site {name!r}, scale", expected, actual, hint)
 
 
-def check_pairs(group: Group, double: Group) -> None:
+def check_pairs(group: Group, wide: Group) -> None:
     """Raise `ArgumentError` where each row has a density with each other one."""
-    for name in group.keys() & double.keys():
+    for name in group.keys() & wide.keys():
         try:
             shapes = [
                 torch.broadcast_shapes(node["fn"].shape(), node["value"].shape)
-                for node in (group[name], double[name])
+                for node in (group[name], wide[name])
             ]
         except RuntimeError:
             # A value that the site cannot have, which is refused where rows are looked at.
             continue
         before, after = map(math.prod, shapes)
-        if after >= 4 * before > 0:
+        # Of 1.5 to 2 times as many rows, `more_of`.
+        if 4 * after >= 9 * before > 0:
             expected = "values of the shape that their distribution has"
             actual = f"{tuple(group[name]['value'].shape)} for {tuple(group[name]['fn'].shape())}"
             hint = "obs=targets.squeeze(-1), or mean.squeeze(-1)"
             raise ArgumentError(f"site {name!r}", expected, actual, hint)
 
 
-def _check_sum(name: str, before: float, after: float, count: int) -> None:
+def _check_sum(name: str, before: float, half: float, after: float) -> None:
     """Raise `ArgumentError` unless a term of rows is a sum over them."""
-    if not _near(2 * before, after):
-        expected = "a sum over rows, which doubles with them"
-        actual = f"{before:.6g} for {count} rows and {after:.6g} for the same rows twice"
-        hint = "sums instead of means, and a term without rows in a factor of its own"
+    if not near(before + half, after):
+        expected = "a log density that is the sum over rows"
+        actual = f"{before:.6g} for some, {half:.6g} for others and {after:.6g} for both"
+        hint = (
+            "sums instead of means, figures of all rows as constants, and a term without rows in a "
+            "factor of its own"
+        )
         raise ArgumentError(f"site {name!r}", expected, actual, hint)
+
+
+def _prior_of_rows(name: str) -> ArgumentError:
+    expected, hint = "a prior that no rows enter", "constants in place of figures of rows"
+    return ArgumentError(f"site {name!r}", expected, "one that changes with them", hint)
 
 
 def _plate(name: str, rows: int, found: int) -> ArgumentError:
@@ -213,16 +230,27 @@ def twice_of(data: Dataset) -> Dataset:
     return data[torch.arange(2 * len(data)) % len(data)]
 
 
-def _others(data: Dataset, key: Key) -> Dataset:
+def half_of(data: Dataset) -> Dataset:
+    """Return the first half of the rows, at least one."""
+    return data[: (len(data) + 1) // 2]
+
+
+def more_of(data: Dataset) -> Dataset:
+    """Return all rows and `half_of` them again, as values for each row are repeated."""
+    return data[torch.arange(len(data) + len(half_of(data))) % len(data)]
+
+
+def others(data: Dataset, key: Key) -> Dataset:
     """Return rows of other values."""
     generator = key.generator()
+    return _mapped(data, lambda leaf: leaf + torch.randn(leaf.shape, generator=generator).to(leaf))
 
-    def moved(leaf: Tensor) -> Tensor:
-        if not leaf.is_floating_point():
-            return leaf
-        return leaf + torch.randn(leaf.shape, generator=generator).to(leaf)
 
-    return unchecked(moved(data.inputs), moved(data.targets))
+def _mapped(data: Dataset, change: Callable[[Tensor], Tensor]) -> Dataset:
+    inputs, targets = (
+        change(leaf) if leaf.is_floating_point() else leaf for leaf in (data.inputs, data.targets)
+    )
+    return unchecked(inputs, targets)
 
 
 def _shapes(group: Group) -> list[tuple[int, ...]]:
@@ -245,7 +273,7 @@ def _same(value: Tensor, other: Tensor | None) -> bool:
     return other is not None and value.shape == other.shape and torch.allclose(value, other)
 
 
-def _near(left: float, right: float) -> bool:
+def near(left: float, right: float) -> bool:
     """Say whether two numbers are equal to rounding; what is not known counts as equal."""
     if not (math.isfinite(left) and math.isfinite(right)):
         return True

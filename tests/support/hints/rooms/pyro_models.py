@@ -47,6 +47,8 @@ CASES = [
     (declared(models.hard_coded), "pyro.plate('data', len(inputs))", declared(models.plain)),
     (declared(models.scaled), "no scale by numbers of rows", declared(models.plain)),
     (declared(models.mean_factor), "sums instead of means", declared(summed)),
+    (declared(models.standardised), "figures of all rows as constants", declared(models.plain)),
+    (declared(models.chosen), "constants in place of figures of rows", declared(constant)),
     (declared(models.columns), "mean.squeeze(-1)", declared(models.plain)),
     (declared(models.mixed_factor), "a term without rows in a factor of its own", declared(summed)),
     (declared(models.prior_of_rows), "constants in place of figures of rows", declared(constant)),

@@ -141,6 +141,10 @@ def noisy(inputs, targets=None):
     line(torch.dropout(inputs, 0.5, train=True), targets)
 
 
+def centred(inputs, targets=None):
+    line(inputs - inputs.mean(0), targets)
+
+
 def free(inputs, targets=None):
     beta = pyro.param("beta", torch.zeros(2, dtype=torch.float64))
     pyro.factor("y", -(targets - inputs @ beta).square().sum())
@@ -198,11 +202,6 @@ def apart(inputs, targets=None):
         pyro.sample("y", dist.Normal(at, 1.0), obs=targets)
 
 
-def scaled(constant, inputs, targets=None):
-    """State rows whose columns a constant turns."""
-    line(inputs @ constant, targets)
-
-
 def coin(most=3, cast=torch.Tensor.float, family=lambda at: dist.Bernoulli(logits=at)):
     """Run labels below a number, of 0, 1 and 2, under a family."""
 
@@ -245,11 +244,6 @@ CASES = [
         lambda: coin(cast=torch.Tensor.long),
         "targets.float()",
         lambda: coin(2),
-    ),
-    (
-        lambda: run(CLIENTS, functools.partial(scaled, torch.ones(2, 2).float())),
-        "and constant.double()",
-        lambda: run(CLIENTS, functools.partial(scaled, torch.ones(2, 2).double())),
     ),
     (lambda: weighed(seed=0, averaging=0.2), "this posterior alone", weighed),
     (lambda: weighed(other), "the model that was fitted", weighed),
@@ -330,6 +324,7 @@ CASES = [
     (lambda: run(FAR, moved), "constants in place of figures of rows", done),
     (lambda: run(CLIENTS, informed), "constants in place of figures of rows", done),
     (lambda: run(CLIENTS, averaged), "sums, not means", done),
+    (lambda: run(CLIENTS, centred), "figures of all rows as constants", done),
     (
         lambda: run(CLIENTS, functools.partial(bounded, least=1.0)),
         "or a term of the prior that is finite at values of order one",

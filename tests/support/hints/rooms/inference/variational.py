@@ -269,6 +269,11 @@ CASES = [
         "the model alone",
         lambda: bf.federated_svi(terms.plain),
     ),
+    (
+        lambda: bf.federated_svi(bf.bayesian(WIDE)),
+        "example=train[:2], observations=",
+        lambda: of_network(bf.bayesian(WIDE)),
+    ),
     (lambda scale: svi(scale=scale), "global"),
     (lambda: svi(temperature=0.5), "poutine.scale in the model", lambda: svi(cold)),
     (lambda: svi(fusion=bf.PVI), "PVI()", lambda: svi(fusion=bf.PVI())),
@@ -354,6 +359,16 @@ CASES = [
         lambda: declared(model=terms.Inside()),
         "w = self.w before the plate",
         lambda: declared(model=Before()),
+    ),
+    (
+        lambda: declared(terms.of_rows),
+        "pyro.param in place of figures of rows",
+        lambda: declared(AutoNormal(terms.plain)),
+    ),
+    (
+        lambda: declared(AutoNormal(terms.wider)),
+        "AutoNormal, which is made of the model",
+        lambda: declared(AutoNormal),
     ),
     (lambda: declared(partly), "AutoNormal(model)", lambda: declared(AutoNormal(terms.plain))),
     (declared, AutoDelta),
