@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from parts.fslora.image_runs import Place, Settings, adapted, task_of
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 import bayesfed as bf
 from bayesfed.algorithms.lora.sketches import Slices
+from bayesfed.federated import Profile
 from bayesfed.federated.core import MODEL, owned
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.models import Drawn, adapters, resized
@@ -108,14 +110,16 @@ def _views(net: nn.Module, state: Tree, *, named: bool) -> Iterator[Slices]:
                 for name, order in orders.items()
             }
             drawn = {name: Drawn(indices, torch.ones(SMALL)) for name, indices in chosen.items()}
-            yield Slices(drawn, shapes(state), broadcast=named, named=named)
+            yield Slices(drawn, shapes(state), broadcast=True, named=named)
 
 
 def _update(algorithm: Algorithm, state: Tree, data: bf.Dataset, view: Slices | None) -> Tensor:
     """Return a client's change of the adapters, zeros where it has no slices, as one vector."""
-    local = algorithm.phases[0].local
-    fit = local.fit(
-        view.restrict(state) if view else state,
+    phase, profile = algorithm.phases[0], Profile("client", len(data))
+    own: Any = phase.assign(state, 0, profile, bf.Key(0, "assign"))
+    sent = view or own.view
+    fit = phase.local.fit(
+        sent.restrict(state),
         {},
         data,
         bf.Key(0, "fit"),
