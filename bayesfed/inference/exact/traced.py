@@ -193,10 +193,10 @@ def traced(model: Runs, form: Form, plate: str) -> Traced:
         try:
             shapes = [_run(model, plate, part).slots for part in rows]
         except (ValueError, ZeroDivisionError) as problem:
-            # Of a plate: of a subsample, and of as many rows as there are but one.
-            if "size" not in str(problem):
+            # Pyro's, of a plate of a subsample, and of one of as many rows as there are but one.
+            lag = str(problem) == "size cannot be zero"
+            if not lag and not str(problem).startswith("subsample_size does not match"):
                 raise
-            lag = isinstance(problem, ZeroDivisionError)
             hint = "a column with the lag" if lag else "pyro.plate('rows', len(inputs))"
             expected, actual = "a model of any number of rows", str(problem).partition(". ")[0]
             raise PosteriorError("federated_svi, model", expected, actual, hint) from problem
