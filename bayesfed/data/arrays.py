@@ -80,8 +80,9 @@ def as_targets(
     """
     if isinstance(values, Tensor):
         return values, tuple(classes)
-    if hasattr(values, "columns") and len(values.columns) == 1:
-        values = values[values.columns[0]]  # type: ignore[index]
+    frame: Any = values
+    if hasattr(frame, "columns") and len(frame.columns) == 1:
+        values = frame[frame.columns[0]]
     given = isinstance(values, np.ndarray) or hasattr(values, "to_numpy")
     array = _array(values, where) if given else None
     if array is not None and array.dtype.kind in "OUST" and array.size:

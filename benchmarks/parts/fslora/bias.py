@@ -137,7 +137,7 @@ def shares(settings: Settings, place: Place) -> dict[str, Figure]:
 
 
 def large(settings: Settings) -> dict[str, Figure]:
-    """Return what clients of a network of 10^8 parameters hold and compute, by shape alone."""
+    """Return what clients of a network of 10^8 parameters hold and compute."""
     block = {
         "query": (WIDTH, WIDTH),
         "key": (WIDTH, WIDTH),
