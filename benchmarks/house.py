@@ -56,7 +56,7 @@ BOUGHT = {
     "the exact posterior": 12_600,
     "its own latents, outputs, checks of fits, secure sums, calibration": 12_000,
     "regressions by formula": 9_800,
-    "inputs as clusters, weights that return, exact densities": 5_700,
+    "inputs as clusters, weights that return, exact densities, first ones of layers": 5_800,
     "sweeps, results that open again, exact epsilons": 3_400,
     "the papers' systems at their defaults, under one budget; no rank below 8": 2_050,
     "rows that are trees, adapters of other layers, optimisers": 1_800,

@@ -55,7 +55,7 @@ class Cell:
         """Draw points uniformly from the cell around 0: uniform points in the box minus their
         nearest lattice points.
         """
-        return self.rest(random.random((count, len(self.box))) * self.box)
+        return self.rest(np.multiply(random.random((count, len(self.box))), self.box, order="F"))
 
 
 _ROOT3 = math.sqrt(3)
@@ -67,7 +67,7 @@ def _nearest_integers(points: Reals) -> Integers:
 
 def _nearest_hexagonal(points: Reals) -> Integers:
     column, row, right, up, moved = _split(points)
-    coordinates = np.empty(points.shape, np.int64)
+    coordinates = np.empty_like(points, np.int64)
     coordinates[:, 0] = column - (moved & (right < 0))
     coordinates[:, 1] = 2 * row + np.copysign(moved, up)
     return coordinates

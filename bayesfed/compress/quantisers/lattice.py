@@ -98,7 +98,7 @@ class Lattice:
             points = np.pad(flat, (0, -len(flat) % self.dimension)).reshape(-1, self.dimension)
             coordinates = self._empty(len(points))
             for part in parts(len(points)):
-                moved = points[part].astype(np.float64) / spacing
+                moved = np.divide(points[part], spacing, order="F", dtype=np.float64)
                 coordinates[part] = self._cell.nearest(
                     moved + self._cell.uniform(len(moved), random)
                 )
@@ -114,24 +114,26 @@ class Lattice:
         # spacings, plus a few.
         most = math.ceil(2 * math.sqrt(count) / self.relative_step * self._cell.side) + 8
         coordinates = self._read_points(source, -(-count // self.dimension))
-        check_range(coordinates.reshape(-1), -most, most)
-        random, points = key.child("dither").numpy(), np.empty(coordinates.shape)
+        check_range(coordinates, -most, most)
+        random, points = key.child("dither").numpy(), np.empty(coordinates.shape, np.float32)
         for part in parts(len(points)):
             integers = coordinates[part]
             moved = self._cell.points(integers) - self._cell.uniform(len(integers), random)
-            points[part] = moved * spacing
+            points[part] = np.clip(moved * spacing, -LARGEST, LARGEST)
         return tensor(points.reshape(-1)[:count], shape)
 
     def _write_points(self, coordinates: Integers, out: Writer) -> None:
-        streams = [coordinates.reshape(-1)]
+        streams = list[Integers]()
         if self.dimension == 2:
             # Odd rows are shifted by a half, so that the columns depend on the parity of the row.
             columns, rows = coordinates.T
             odd = (rows & 1).astype(bool)
-            apart = [rows, *(np.compress(chosen, columns) for chosen in (~odd, odd))]
-            # In a small leaf the heads of several streams can cost more than the streams save.
-            if coordinates.size >= _LARGE or self._bits(apart) < self._bits(streams):
-                streams = apart
+            streams = [rows, *(np.compress(chosen, columns) for chosen in (~odd, odd))]
+        # In a small leaf the heads of several streams can cost more than the streams save.
+        if coordinates.size < _LARGE or not streams:
+            whole = [coordinates.reshape(-1)]
+            if not streams or self._bits(streams) >= self._bits(whole):
+                streams = whole
         out.byte(len(streams) > 1)
         for values in streams:
             self.code.write(values, out)

@@ -131,7 +131,9 @@ class _Guide(Messenger):
         elif name.removesuffix("_unconstrained") in self.by_row:
             weight = self.tilt.rows
         elif name in self.nodes:
-            weight = 0.0 if self.analytic else self.tilt.shared
+            weight = self.tilt.shared
+            if self.analytic:
+                msg["fn"] = msg["fn"].mask(False)
         else:
             # The Delta of a transformed site has the Jacobian, which belongs to the prior.
             weight = self.tilt.shared * (

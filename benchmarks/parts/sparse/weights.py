@@ -1,6 +1,7 @@
 """Very few weights: a learned support with a way back by own data, beside a random support at equal
-density and at equal bytes, no way back, and magnitude pruning: as many rounds of a dense network,
-then as many of `fed_prune` from it, with values of 16 bits.
+density and at equal bytes, the latter also with one density in all layers, no way back, and
+magnitude pruning: as many rounds of a dense network, then as many of `fed_prune` from it, with
+values of 16 bits.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ from bayesfed.inspect import table
 
 RECORDS = Path(__file__).parents[2] / "records" / "sparse.jsonl"
 LEARNED, EQUAL, PRUNED = "learned", "random, equal bytes", "pruned"
-METHODS = (LEARNED, "no way back", "random", EQUAL, PRUNED)
+FLAT = "random, equal bytes, one density"
+METHODS = (LEARNED, "no way back", "random", EQUAL, FLAT, PRUNED)
 # Settings that say what is wanted of a case, and whether `--check` runs it.
-WANTED = ("goal", "megabytes", "found", "lead", "short")
+WANTED = ("goal", "megabytes", "found", "lead", "rival", "short")
 SHOWN = ("accuracy", "megabytes")
 Settings = Mapping[str, Any]
 
@@ -50,6 +52,14 @@ class Row(NamedTuple):
     found: int | None
     rounds: int
     curve: list[tuple[float, float]]
+
+
+class Flat(Changes):
+    """A first support with the same density in every layer."""
+
+    def shares(self, matrices: Mapping[str, tuple[int, int]]) -> dict[str, float]:
+        """Return the share that was asked for, whatever the shapes."""
+        return dict.fromkeys(matrices, self.start or 1.0)
 
 
 class Made(NamedTuple):
@@ -104,14 +114,14 @@ def recorded(name: str) -> list[Row]:
 
 def cells(name: str) -> list[str]:
     """Return a case's row of the page of benchmarks: number of seeds, mean accuracy and megabytes
-    of both methods, and the lead of the learned support.
+    of the three methods, and the lead of the learned support on the better of the random ones.
     """
-    of = [[row for row in recorded(name) if row.method == method] for method in (LEARNED, EQUAL)]
-    if not all(of):
-        return [name, "-", "-", "-", "-"]
+    rows = recorded(name)
+    of = [[row for row in rows if row.method == method] for method in (LEARNED, EQUAL, FLAT)]
     means = [[statistics.fmean(getattr(row, one) for row in own) for one in SHOWN] for own in of]
     shown = ["{:.1f} at {:.2f} MB".format(*both) for both in means]
-    return [name, str(min(map(len, of))), *shown, f"{means[0][0] - means[1][0]:.1f}"]
+    lead = means[0][0] - max(means[1][0], means[2][0])
+    return [name, str(min(map(len, of))), *shown, f"{lead:.1f}"]
 
 
 def ran(settings: Settings) -> Settings:
@@ -122,8 +132,9 @@ def ran(settings: Settings) -> Settings:
 def met(name: str, settings: Settings, rows: Sequence[Row]) -> Iterator[bool]:
     """Print a case's targets for the means of its seeds; yield whether each is met."""
     of = {method: [row for row in rows if row.method == method] for method in METHODS}
-    if not of[LEARNED] or not of[EQUAL]:
-        yield at_least(f"{name}: runs to compare", min(len(of[LEARNED]), len(of[EQUAL])), 1)
+    rival = settings["rival"]
+    if not of[LEARNED] or not of[rival]:
+        yield at_least(f"{name}: runs to compare", min(len(of[LEARNED]), len(of[rival])), 1)
     if ours := of[LEARNED]:
         accuracy = statistics.fmean(row.accuracy for row in ours)
         yield at_least(f"{name}: accuracy in percent", accuracy, settings["goal"])
@@ -135,9 +146,13 @@ def met(name: str, settings: Settings, rows: Sequence[Row]) -> Iterator[bool]:
             yield at_least(f"{name}: inputs found", found, settings["found"])
         apart = max(abs(row.density / settings["density"] - 1) for row in ours)
         yield target(f"{name}: density got, off by a share of that asked", apart, 0.02)
-        if theirs := of[EQUAL]:
-            lead = accuracy - statistics.fmean(row.accuracy for row in theirs)
-            yield at_least(f"{name}: points above random at equal bytes", lead, settings["lead"])
+        for method in (EQUAL, FLAT):
+            if theirs := of[method]:
+                lead = accuracy - statistics.fmean(row.accuracy for row in theirs)
+                if method == rival:
+                    yield at_least(f"{name}: points above {method}", lead, settings["lead"])
+                else:
+                    print(f"{name}: {lead:.1f} points above {method}")
 
 
 def task_of(settings: Settings, seed: int, folder: Path | None) -> Task:
@@ -154,11 +169,11 @@ def run(made: Made, method: str, before: Sequence[Row]) -> Row:
     """Run a method once."""
     name, seed, task, settings = made
     rounds = settings["rounds"]
-    if method == EQUAL:
+    if method in {EQUAL, FLAT}:
         ours = [row for row in [*recorded(name), *before] if row[:3] == (name, LEARNED, seed)][-1]
         # A round's bytes do not depend on its steps.
         few = made._replace(settings={**settings, "steps": 1})
-        probe = algorithm(few, task.net(seed), "random", rounds)
+        probe = algorithm(few, task.net(seed), method, rounds)
         rounds = rounds_of(ours.megabytes, probe, task.clients, seed)
     net, spent = task.net(seed), 0.0
     if method == PRUNED:
@@ -238,7 +253,9 @@ def algorithm(made: Made, net: torch.nn.Module, method: str, rounds: int) -> Alg
         declared,
         observations=task.observations,
         training=training,
-        changes=Changes.ternary(density, up=settings["up"], down=settings["down"], learn=learn),
+        changes=(Flat if method == FLAT else Changes).ternary(
+            density, up=settings["up"], down=settings["down"], learn=learn
+        ),
         density=density,
         returns=Returns(every=settings["every"]) if method == LEARNED else Returns(0.0),
     )
