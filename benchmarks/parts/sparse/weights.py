@@ -114,14 +114,14 @@ def recorded(name: str) -> list[Row]:
 
 def cells(name: str) -> list[str]:
     """Return a case's row of the page of benchmarks: number of seeds, mean accuracy and megabytes
-    of the three methods, and the lead of the learned support on the better of the random ones.
+    of the learned support, and those of each random one with the lead of the learned one.
     """
     rows = recorded(name)
     of = [[row for row in rows if row.method == method] for method in (LEARNED, EQUAL, FLAT)]
     means = [[statistics.fmean(getattr(row, one) for row in own) for one in SHOWN] for own in of]
-    shown = ["{:.1f} at {:.2f} MB".format(*both) for both in means]
-    lead = means[0][0] - max(means[1][0], means[2][0])
-    return [name, str(min(map(len, of))), *shown, f"{lead:.1f}"]
+    ours, *theirs = ["{:.1f} at {:.2f} MB".format(*both) for both in means]
+    leads = [f"{means[0][0] - accuracy:.1f}" for accuracy, _ in means[1:]]
+    return [name, str(min(map(len, of))), ours, theirs[0], leads[0], theirs[1], leads[1]]
 
 
 def ran(settings: Settings) -> Settings:

@@ -3,7 +3,7 @@ bare PyTorch loop with the same gradient steps.
 
     python benchmarks/speed.py --only large [--check]
 
-Round: FedAvg, 4 clients x 40 SGD steps of 128 on an MLP with four layers of 4000 x 4000 (244 MiB in
+Round: FedAvg, 2 clients x 40 SGD steps of 128 on an MLP with four layers of 4000 x 4000 (244 MiB in
 float32), clients one after another in one process, one thread, float32 messages as real bytes in
 both directions. Memory: a fresh process each, two steps, the largest resident memory above that
 just before the round, when network, state and rows are there. Of the engine's model sizes a client
@@ -36,7 +36,7 @@ from bayesfed.federated import rounds
 from bayesfed.federated.core.algorithm import Algorithm
 from bayesfed.inspect import table
 
-WIDTHS, CLIENTS, STEPS, BATCH = (4000, 4000, 4000, 4000, 4000, 10), 4, 40, 128
+WIDTHS, CLIENTS, STEPS, BATCH = (4000, 4000, 4000, 4000, 4000, 10), 2, 40, 128
 # Further steps take no further memory.
 MEMORY_STEPS = 2
 MODEL_MB = 4 * sum((a + 1) * b for a, b in pairwise(WIDTHS)) / 1e6
