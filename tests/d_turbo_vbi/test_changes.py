@@ -167,20 +167,6 @@ def test_a_support_that_is_not_learned_stays_that_of_the_key(declared, clients):
     assert 100 * 100 * shares["a"] + 20 == pytest.approx(0.1 * 10020)
 
 
-class Flat(Changes):
-    """The same share of every layer."""
-
-    def shares(self, matrices):
-        return dict.fromkeys(matrices, self.start)
-
-
-def test_first_shares_are_those_of_the_changes(declared):
-    drawn = Drawn({name: site.matrix for name, site in declared.sites.items()})
-    shares = drawn.told(declared, Flat.ternary(0.25))["figures"][0]
-    assert shares.tolist() == [0.25] * len(drawn.matrices)
-    assert len({*drawn.told(declared, Changes.ternary(0.25))["figures"][0].tolist()}) > 1
-
-
 def test_what_cannot_be_is_refused(declared, clients, net):
     with pytest.raises(ArgumentError, match="a share above 0"):
         Changes(start=0.0)

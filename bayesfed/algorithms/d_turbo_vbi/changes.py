@@ -123,10 +123,6 @@ class Changes:
             learn=learn,
         )
 
-    def shares(self, matrices: Mapping[str, tuple[int, int]]) -> dict[str, float]:
-        """Return the share of active entries of every site at first, given shapes ``(M, N)``."""
-        return densities(matrices, self.start or 1.0)
-
     def uplink(self) -> Codec:
         """Return the codec of clients' payloads, whose errors `Exchange` keeps."""
         whole = {name: Float(32) for name in ("shared/sd", "sd/*", "run/*")}
@@ -183,10 +179,11 @@ class Drawn:
         """Return the leaves that a first message says them with: the seed, and share and magnitude
         of every site.
         """
+        start = changes.start or 1.0
         # As many channels of every layer: what a convolution costs falls with the square of their
         # share.
-        shares = changes.shares(self.matrices) | {
-            name: 1.0 if name == declared.last else changes.start or 1.0
+        shares = densities(self.matrices, start) | {
+            name: 1.0 if name == declared.last else start
             for name, clusters in self.clusters.items()
             if clusters.whole_rows
         }

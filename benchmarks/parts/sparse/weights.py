@@ -12,8 +12,10 @@ import math
 import statistics
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 from parts.shared.kept import commit
@@ -52,14 +54,6 @@ class Row(NamedTuple):
     found: int | None
     rounds: int
     curve: list[tuple[float, float]]
-
-
-class Flat(Changes):
-    """A first support with the same density in every layer."""
-
-    def shares(self, matrices: Mapping[str, tuple[int, int]]) -> dict[str, float]:
-        """Return the share that was asked for, whatever the shapes."""
-        return dict.fromkeys(matrices, self.start or 1.0)
 
 
 class Made(NamedTuple):
@@ -249,16 +243,19 @@ def algorithm(made: Made, net: torch.nn.Module, method: str, rounds: int) -> Alg
         net, prior, likelihood=bf.Categorical(temperature=settings["temperature"])
     )
     learn = method in (LEARNED, "no way back")
-    return bf.d_turbo_vbi(
+    make = partial(
+        bf.d_turbo_vbi,
         declared,
         observations=task.observations,
         training=training,
-        changes=(Flat if method == FLAT else Changes).ternary(
-            density, up=settings["up"], down=settings["down"], learn=learn
-        ),
+        changes=Changes.ternary(density, up=settings["up"], down=settings["down"], learn=learn),
         density=density,
         returns=Returns(every=settings["every"]) if method == LEARNED else Returns(0.0),
     )
+    if method != FLAT:
+        return make()
+    with patch("bayesfed.algorithms.d_turbo_vbi.changes.densities", dict.fromkeys):
+        return make()
 
 
 def work(settings: Settings, rounds: int) -> bf.Training:
