@@ -75,5 +75,5 @@ def learned(axes: Axes) -> None:
         ylim=(len(found) - 0.5, -0.5),
         xlabel="test accuracy, %",
     )
-    title = "Networks with 1 or 2 % of their weights"
+    title = "Networks with 0.5 to 2 % of their weights"
     axes.set_title(title, fontsize=10, loc="left", fontweight="bold")

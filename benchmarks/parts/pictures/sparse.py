@@ -8,12 +8,12 @@ import statistics
 from collections.abc import Sequence
 
 from matplotlib.figure import Figure
-from parts.pictures.style import BLUE, GREY, ORANGE, figure, save, tidy
-from parts.sparse.weights import EQUAL, LEARNED, Row, cases, recorded
+from parts.pictures.style import BLUE, GREY, ORANGE, RED, figure, save, tidy
+from parts.sparse.weights import EQUAL, FLAT, LEARNED, PRUNED, Row, cases, recorded
 
-METHODS = {LEARNED: BLUE, EQUAL: ORANGE, "pruned": GREY}
+METHODS = {LEARNED: BLUE, EQUAL: ORANGE, FLAT: RED, PRUNED: GREY}
 BY_BYTES = {
-    "noise digits 2 %": "digits among noise inputs, 2 %",
+    "noise digits 2 %": "digits among noise, 2 %",
     "planted 2 %": "planted, 2 %",
     "Fashion-MNIST 1 %": "Fashion-MNIST, 1 %",
 }
@@ -46,10 +46,10 @@ def _drawn() -> Figure:
         axes.set_xticks(sorted({100 * cases()[row.case]["density"] for row in pictures}))
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter("")
-    for method, colour in [*METHODS.items()][: 3 if pictures else 2]:
+    for method, colour in [*METHODS.items()][: 4 if pictures else 2]:
         panels[0].plot([], [], color=colour, label=method)
     panels[0].set_ylabel("test accuracy, %")
-    panels[0].legend(loc="lower right", fontsize=9)
+    whole.legend(loc="outside lower center", ncols=4, fontsize=9)
     return whole
 
 
