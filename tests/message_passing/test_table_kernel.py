@@ -311,6 +311,7 @@ def test_wrong_arguments_are_refused():
 
 # Said by the library itself when it is imported.
 @pytest.mark.filterwarnings("ignore:.pgmpy.estimators.StructureScore. is deprecated:FutureWarning")
+@pytest.mark.slow
 def test_trees_agree_with_a_junction_tree():
     from pgmpy.factors.discrete import DiscreteFactor
     from pgmpy.inference import BeliefPropagation

@@ -85,6 +85,7 @@ def test_plates_are_dimensions_of_a_guides_sites_too(guide):
         assert data.constant_data["away.sd"].dims == ("ward",)
 
 
+@pytest.mark.slow
 def test_an_axis_of_arviz_is_not_a_plate_and_factors_have_no_predictions():
     def row(inputs, targets=None):
         with pyro.plate("row", 2):
@@ -226,6 +227,7 @@ def line32(inputs, targets=None):
         pyro.sample("y", dist.Normal(inputs @ beta, 1.0), obs=targets)
 
 
+@pytest.mark.slow
 def test_one_round_says_how_far_a_fitted_guide_can_be_trusted():
     *_, evidence = exact(INPUTS, TARGETS)
     good = bf.run(bf.federated_svi(line32, fitted(12).posterior), SMALL, progress=False)

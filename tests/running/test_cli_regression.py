@@ -60,6 +60,7 @@ def test_coefficients_and_predictions_are_written(tmp_path, capsys, monkeypatch)
     assert runs.drawn(Folder(tmp_path / "stays")).startswith("no pictures: plot_intervals: expec")
 
 
+@pytest.mark.slow
 def test_regressions_are_compared_by_their_evidence(tmp_path, capsys):
     rows_in(tmp_path)
     (tmp_path / "level.toml").write_text(FILE.replace("~ age", "~ 1"))

@@ -136,6 +136,7 @@ def test_an_interrupted_run_goes_on_to_the_same_numbers(
     assert models[0] == models[1]
 
 
+@pytest.mark.slow
 def test_compare_runs_reads_prints_and_draws(make, tmp_path, capsys):
     out = tmp_path / "results"
     assert command("run", make(), "--out", out) == 0

@@ -69,6 +69,7 @@ def test_a_setting_that_changes_nothing_is_refused(path, setting, told):
         swept(parse(TEXT, path), [setting])
 
 
+@pytest.mark.slow
 def test_one_table_has_them_all_and_their_differences(path, tmp_path, capsys):
     rows = command(path, tmp_path / "out", "--set", "recipe.training.steps=1,4")
     names = ["base-steps=1", "base-steps=4"]

@@ -83,6 +83,7 @@ def agree(expected, several):
     assert not wrong
 
 
+@pytest.mark.slow
 def test_two_ranks_give_the_bits_of_one_process(tmp_path, monkeypatch):
     # Checkpoints of few clients have files as those of many.
     monkeypatch.setattr(snapshots, "SHORT", 1)
