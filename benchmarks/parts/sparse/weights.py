@@ -12,7 +12,7 @@ import math
 import statistics
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -243,19 +243,16 @@ def algorithm(made: Made, net: torch.nn.Module, method: str, rounds: int) -> Alg
         net, prior, likelihood=bf.Categorical(temperature=settings["temperature"])
     )
     learn = method in (LEARNED, "no way back")
-    make = partial(
-        bf.d_turbo_vbi,
-        declared,
-        observations=task.observations,
-        training=training,
-        changes=Changes.ternary(density, up=settings["up"], down=settings["down"], learn=learn),
-        density=density,
-        returns=Returns(every=settings["every"]) if method == LEARNED else Returns(0.0),
-    )
-    if method != FLAT:
-        return make()
-    with patch("bayesfed.algorithms.d_turbo_vbi.changes.densities", dict.fromkeys):
-        return make()
+    densities = patch("bayesfed.algorithms.d_turbo_vbi.changes.densities", dict.fromkeys)
+    with densities if method == FLAT else nullcontext():
+        return bf.d_turbo_vbi(
+            declared,
+            observations=task.observations,
+            training=training,
+            changes=Changes.ternary(density, up=settings["up"], down=settings["down"], learn=learn),
+            density=density,
+            returns=Returns(every=settings["every"]) if method == LEARNED else Returns(0.0),
+        )
 
 
 def work(settings: Settings, rounds: int) -> bf.Training:
