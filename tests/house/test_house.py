@@ -88,35 +88,14 @@ def test_types_count_where_floors_are_asked_for(house, tmp_path):
     }
 
 
-def test_entries_are_files_and_folders(house):
-    program, _ = house
-    files = [
-        Path(name)
-        for name in (
-            "bayesfed/a.py",
-            "bayesfed/b/c.py",
-            "bayesfed/b/d/e.py",
-            "bayesfed/b/d/f.py",
-            "tests/t.py",
-        )
-    ]
-    assert program.entries(files) == {
-        Path("bayesfed"): 2,
-        Path("bayesfed/b"): 2,
-        Path("bayesfed/b/d"): 2,
-    }
-
-
 def test_what_misses_a_target_is_listed_below_it(house, capsys):
     program, _ = house
-    lines = {Path("bayesfed/a.py"): 301, Path("bayesfed/cli/b.py"): 10, Path("tests/t.py"): 500}
-    assert program.lengths(lines) == [False, True, True]
+    assert not program.judged("lines over 100 columns", 1, 0, ["bayesfed/a.py:3: 101"])
+    assert program.judged("circles of imports", 0, 0, ["not shown"])
     assert capsys.readouterr().out.splitlines() == [
-        "target files of bayesfed over 300 lines: measured 1.000, wanted <= 0, missed",
-        "  bayesfed/a.py: 301",
-        "target files of tests over 500 lines: measured 0.000, wanted <= 0, met",
-        "reader of experiment files (running/experiments), which is not in cli: 0 lines",
-        "target lines of cli: measured 10.000, wanted <= 1300, met",
+        "target lines over 100 columns: measured 1.000, wanted <= 0, missed",
+        "  bayesfed/a.py:3: 101",
+        "target circles of imports: measured 0.000, wanted <= 0, met",
     ]
 
 

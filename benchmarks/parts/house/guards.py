@@ -1,5 +1,5 @@
-"""What stands in the source against the house's own rules: tokens, long lines, and guesses about
-the parts of a method that are answered by a class or by a missing attribute.
+"""What stands in the source against the house's own rules: long lines, and guesses about the parts
+of a method that are answered by a class or by a missing attribute.
 
 Parts of a method are objects of classes that look like a seam of the round: servers (`step`), local
 steps (`fit` and `kind`), links (`pack` and `collect`), views (`restrict` and `lift`), codecs
@@ -10,18 +10,9 @@ part is of a class or has a member.
 from __future__ import annotations
 
 import ast
-import tokenize
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-LAYOUT = (
-    tokenize.COMMENT,
-    tokenize.NL,
-    tokenize.NEWLINE,
-    tokenize.INDENT,
-    tokenize.DEDENT,
-    tokenize.ENDMARKER,
-)
 SEAMS = Path("bayesfed/federated/core/seams.py")
 SHAPES = (
     {"step"},
@@ -47,22 +38,6 @@ MEMBERS = {
     "view",
     "with_momentum",
 }
-
-
-def tokens_of(path: Path) -> int:
-    """Return the number of tokens of a file that are neither layout, comment nor docstring."""
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    docstrings = {
-        node.body[0].lineno
-        for node in ast.walk(ast.parse(path.read_bytes()))
-        if isinstance(node, documented) and ast.get_docstring(node, clean=False) is not None
-    }
-    with tokenize.open(path) as file:
-        return sum(
-            token.type not in LAYOUT
-            and not (token.type == tokenize.STRING and token.start[0] in docstrings)
-            for token in tokenize.generate_tokens(file.readline)
-        )
 
 
 def long_lines(root: Path, files: Iterable[Path], columns: int) -> list[str]:
