@@ -16,27 +16,40 @@ import torch
 
 from bayesfed.data import Dataset
 from bayesfed.errors import DataError, needs
+from bayesfed.models.regression.categories import (
+    ColumnSummary,
+    Levels,
+    Moments,
+    Summary,
+    apply_categories,
+    check_texts,
+    merge_summaries,
+    read_categories,
+    warn_of_numbered_groups,
+    warn_of_spellings,
+)
 from bayesfed.models.regression.families import FAMILIES, response_of
+from bayesfed.models.regression.frames import (
+    Frame,
+    Missing,
+    add_site,
+    describe_rows,
+    select_columns,
+)
 from bayesfed.models.regression.refusals import (
     check_alone,
     check_free,
     columns_of,
     is_alone,
     warn_of_emptied,
-    warn_of_spellings,
 )
 from bayesfed.models.regression.tables import (
-    Frame,
     Group,
-    Levels,
-    Missing,
-    Moments,
-    agreed,
-    categorised,
+    category_columns,
+    classify_columns,
     evaluated,
     parsed,
-    picked,
-    told,
+    reuse_coding,
 )
 
 
@@ -77,36 +90,66 @@ class Design:
             If the formula, its columns or their types do not fit, or a term is not one of a row.
         """
         _, _, response, others = parsed(formula)
+        ordinal = response if family == "ordinal" else frozenset()
         chosen = {
-            name: picked(_sited(frame, site, name), response | others, name, missing)
+            name: _select(frame, formula, site, name, missing, response | others, ordinal)
             for name, frame in frames.items()
         }
         if not any(map(len, chosen.values())):
             raise DataError("regression, data", "a site with complete rows", "none", "other rows")
         warn_of_emptied(frames, chosen)
         chosen = {name: frame for name, frame in chosen.items() if len(frame)}
-        more = response if family == "ordinal" else ()
-        sites = {name: told(formula, frame, more, site) for name, frame in chosen.items()}
-        made = cls(formula, family, site, missing, *agreed(sites))
-        warn_of_spellings(made.levels)
-        named = (term for term in made._terms() if term.kind != "offset")
+        summaries = {
+            name: summarize_columns(formula, frame, ordinal, name, site)
+            for name, frame in chosen.items()
+        }
+        levels, moments = merge_summaries(summaries, response=ordinal, site=site)
+        design = cls(formula, family, site, missing, levels, moments)
+        warn_of_spellings(levels)
+        named = (term for term in design._terms() if term.kind != "offset")
         check_free((label for term in named for label in term.labels), family)
-        made._check_alone()
-        tables = {name: categorised(frame, made.levels) for name, frame in chosen.items()}
-        homes = [
+        design._check_alone()
+        tables = {name: design.categorise(frame, name) for name, frame in chosen.items()}
+        groups_by_site = [
             {
                 name: tuple(np.unique(term.eval_new_data_group_index(table)[0]).tolist())
                 for name, table in tables.items()
             }
-            for term in made._grouped
+            for term in design._grouped
         ]
-        return replace(made, homes=tuple(homes))
+        design = replace(design, homes=tuple(groups_by_site))
+        design._warn_of_groups()
+        return design
+
+    def categorise(self, frame: Frame, site: str, *, free: frozenset[str] = frozenset()) -> Frame:
+        """Return a frame with the categories of all sites (`apply_categories`)."""
+        return apply_categories(frame, self.levels, site, free=free, plain=self._plain)
+
+    @property
+    def _plain(self) -> frozenset[str]:
+        """Columns that are numbers in one term and categories in another."""
+        return frozenset(dict(self.levels).keys() & dict(self.moments).keys())
+
+    def _warn_of_groups(self) -> None:
+        """Warn of groups that seem to be numbered anew at every site."""
+        warned = set[str]()
+        for term, by_site in zip(self._grouped, self.homes, strict=True):
+            factor = term.factor.name
+            if self.site in term.factor.var_names or factor in warned:
+                continue
+            warned.add(factor)
+            expression = "1" if term.kind == "intercept" else term.expr.name
+            groups = {
+                site: [term.groups[number].rpartition("[")[2].rstrip("]") for number in numbers]
+                for site, numbers in by_site.items()
+            }
+            warn_of_numbered_groups(factor, expression, self.site, groups)
 
     def _check_alone(self) -> None:
         """Check that what a row becomes depends on other rows by means and sds of columns alone:
         it is the same of two tables that share these, and of parts of one.
         """
-        rows = _made_up(self.levels, self.moments, second=False)
+        rows = _made_up(self, second=False)
         for one, two in zip(self._terms(), self._terms(second=True), strict=True):
             with np.errstate(all="ignore"):
                 values = np.asarray(one.eval_new_data(rows), np.float64)
@@ -195,17 +238,26 @@ class Design:
             not one of the family.
         """
         left, _, response, others = parsed(self.formula)
-        frame = picked(_sited(frame, self.site, site), response | others, site, self.missing)
-        frame = categorised(frame, self.levels)
+        needed = response | others
+        ordinal = response if self.cuts else frozenset()
+        frame = _select(frame, self.formula, self.site, site, self.missing, needed, ordinal)
+        frame = self.categorise(frame, site)
         where, y = f"site {site!r}, response {left!r}", np.zeros((0, FAMILIES[self.family].columns))
         if len(frame):
 
             def made(rows: Frame) -> Any:
                 if self.cuts:
-                    return rows[next(iter(response))].map(self.classes.index)
+                    return [self.classes.index(level) for level in rows[next(iter(response))]]
                 return evaluated(f"{left} ~ 1", rows).response.design_matrix
 
             values = np.asarray(made(frame), np.float64)
+            known = dict(self.levels).get(left, ())
+            if known and not self.cuts and values.reshape(len(values), -1).shape[1] > 1:
+                expected = f"for family {self.family!r} {FAMILIES[self.family].response}"
+                hint = f"{left}[{str(known[-1])!r}] for 1 where it is that"
+                if self.family != "bernoulli":
+                    hint = "a column of numbers, or family='ordinal' for ordered categories"
+                raise DataError(where, expected, f"{len(known)} categories", hint)
             y = response_of(self.family, values, where)
             if not np.isfinite(y).all():
                 raise DataError(
@@ -220,10 +272,21 @@ class Design:
         inputs, _ = self.inputs(frame, site, trials)
         return Dataset(inputs, targets.long() if whole else targets)
 
-    def new(self, frame: Frame, site: str) -> tuple[torch.Tensor, list[torch.Tensor], Any]:
+    def new(
+        self, frame: Frame, site: str, missing: Missing | None = None
+    ) -> tuple[torch.Tensor, list[torch.Tensor], Any]:
         """Return the inputs of rows to predict, without response, of one trial each; for each group
         term the columns ``(N, q)`` of those rows whose group the fit does not know, zero elsewhere;
         and the index of the rows.
+
+        Parameters
+        ----------
+        frame
+            Rows of a site.
+        site
+            Its name; "" for rows of no site of the fit.
+        missing
+            What to do with rows that have missing values; by default as in the fit.
 
         Raises
         ------
@@ -231,8 +294,8 @@ class Design:
             As `rows`.
         """
         needed = parsed(self.formula)[3]
-        frame = picked(_sited(frame, self.site, site), needed, site, self.missing)
-        table = categorised(frame, self.levels, free=self.factors)
+        frame = _select(frame, self.formula, self.site, site, missing or self.missing, needed)
+        table = self.categorise(frame, site, free=self.factors)
         return *self.inputs(table, site, np.ones(len(frame))), frame.index
 
     def inputs(
@@ -266,27 +329,86 @@ class Design:
         return torch.from_numpy(np.concatenate(parts, axis=1)), unknown
 
 
-def _sited(frame: Frame, site: str, name: str) -> Frame:
-    """Return a frame with the column of its site's name."""
-    return frame if site in frame.columns else frame.assign(**{site: name})
+def summarize_columns(
+    formula: str, frame: Frame, ordinal: frozenset[str], site: str, site_column: str
+) -> ColumnSummary:
+    """Return what a site with rows tells of the columns of a formula.
+
+    Parameters
+    ----------
+    formula
+        The formula.
+    frame
+        The columns that it names, without missing values.
+    ordinal
+        The columns of an ordinal response, which are categories whatever they hold.
+    site, site_column
+        Name of the site, and of the column of sites.
+
+    Raises
+    ------
+    DataError
+        If the formula cannot be computed, or a column seems to have been read wrongly.
+    """
+    kinds = classify_columns(formula, frame)
+    levels, sums = {}, {}
+    for name, column in frame.items():
+        if name in kinds.categories or name in ordinal:
+            levels[name] = read_categories(column, site)
+            if name in kinds.bare and name != site_column and name not in ordinal:
+                check_texts(name, levels[name].observed, len(frame), site)
+        if name in kinds.numbers and name not in ordinal:
+            sums[name] = _summarize_numbers(column, site)
+    return ColumnSummary(levels, sums)
+
+
+def _summarize_numbers(column: Any, site: str) -> Summary:
+    """Return the summary of a column of numbers."""
+    try:
+        return Summary.of(column.to_numpy(np.float64))
+    except ValueError as problem:
+        where = f"{describe_rows(site)}, column {column.name!r}"
+        hint = f"C({column.name}), or (1 | {column.name})"
+        raise DataError(where, "numbers", problem, hint) from problem
+
+
+def _select(
+    frame: Frame,
+    formula: str,
+    site_column: str,
+    site: str,
+    missing: Missing,
+    names: frozenset[str],
+    ordinal: frozenset[str] = frozenset(),
+) -> Frame:
+    """Return the columns of a formula, with that of sites, as `select_columns`; `ordinal` are those
+    of an ordinal response.
+    """
+    named = add_site(frame, site_column, site)
+    categories = category_columns(parsed(formula)[1]) | {site_column} | ordinal
+    return select_columns(named, names, site, missing, categories)
 
 
 @cache
 def _template(design: Design, second: bool) -> Any:
     """Return the matrices of a formula's right side for a made-up frame."""
-    return evaluated(
-        parsed(design.formula)[1], _made_up(design.levels, design.moments, second=second)
-    )
+    matrices = evaluated(parsed(design.formula)[1], _made_up(design, second=second))
+    reuse_coding(matrices)
+    return matrices
 
 
-def _made_up(levels: Levels, moments: Moments, *, second: bool) -> Frame:
+def _made_up(design: Design, *, second: bool) -> Frame:
     """Return a frame that has the categories, means and sds of all sites' rows; `second`: another
     one.
     """
-    count = 6 * max((len(known) for _, known in levels), default=1) + 6
+    count = 6 * max((len(known) for _, known in design.levels), default=1) + 6
     steps = np.array([-1.0, 0.0, 1.0]) * 1.5**0.5 if second else np.array([-1.0, 1.0])
-    columns = {name: np.resize(mean + sd * steps, count) for name, (mean, sd) in moments}
-    for name, known in levels:
-        columns[name] = np.resize([*known[:1], *known] if second else [*known], count)
+    columns = {name: np.resize(mean + sd * steps, count) for name, (mean, sd) in design.moments}
+    for name, known in design.levels:
+        values = [*known[:1], *known] if second else [*known]
+        columns[name] = np.resize(np.array(values, dtype=object), count)
+        if name in dict(design.moments):
+            # Numbers that are categories in one term and numbers in another.
+            columns[name] = columns[name].astype(np.int64)
     frame = needs("pandas", "formulas").DataFrame(columns, index=range(count))
-    return categorised(frame, levels)
+    return design.categorise(frame, "")

@@ -9,15 +9,16 @@ mean 1 for `concentration` and `shape`; the degrees of freedom have the gamma of
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pyro.distributions as dist
 import torch
 from numpy.typing import NDArray
 
-from bayesfed.errors import DataError
-from bayesfed.errors.checks import one_of
+from bayesfed.errors import ArgumentError, DataError
+from bayesfed.errors.checks import Role
+from bayesfed.errors.nearness import nearest
 from bayesfed.models.likelihoods.classes import Ordinal
 from bayesfed.models.likelihoods.counts import Bernoulli, Binomial, NegativeBinomial, Poisson
 from bayesfed.models.likelihoods.reals import Normal, StudentT
@@ -34,7 +35,67 @@ Name = Literal[
     "ordinal",
     "weibull",
 ]
-FAMILY = one_of(Name, "'bernoulli', 'poisson' or 'normal'")
+# What a family is called in R, statsmodels, brms and Bambi, by its name here.
+ELSEWHERE = {
+    "gaussian": "normal",
+    "gauss": "normal",
+    "t": "student_t",
+    "student": "student_t",
+    "logistic": "bernoulli",
+    "logit": "bernoulli",
+    "binary": "bernoulli",
+    "probit": "bernoulli",
+    "negbinomial": "negative_binomial",
+    "negbin": "negative_binomial",
+    "nbinom": "negative_binomial",
+    "nb": "negative_binomial",
+    "cumulative": "ordinal",
+    "polr": "ordinal",
+    "survival": "weibull",
+    "exponential": "weibull",
+    "count": "poisson",
+    "counts": "poisson",
+}
+# Families that regressions do not have yet; a Pyro model can have each of them.
+NOT_HERE = frozenset(
+    {
+        "multinomial",
+        "categorical",
+        "gamma",
+        "beta",
+        "inverse_gaussian",
+        "inverse.gaussian",
+        "tweedie",
+        "zero_inflated_poisson",
+        "hurdle_poisson",
+        "cox",
+        "lognormal",
+    }
+)
+
+
+def suggest_family(name: object) -> str:
+    """Return what to pass for a name that is no family."""
+    text = str(name).strip().lower()
+    if text in NOT_HERE:
+        return "federated_svi(model) with a Pyro model of that response"
+    known = ELSEWHERE.get(text) or nearest(text, get_args(Name))
+    return repr(known) if known else "'bernoulli', 'poisson' or 'normal'"
+
+
+FAMILY = Role(
+    lambda value: value in get_args(Name),
+    f"one of {', '.join(map(repr, get_args(Name)))}",
+    "'bernoulli', 'poisson' or 'normal'",
+)
+
+
+def check_family(name: object) -> None:
+    """Raise `ArgumentError` if a name is no family, and say which it may be."""
+    if not isinstance(name, str) or not FAMILY.fits(name):
+        raise ArgumentError("regression, family", FAMILY.expected, repr(name), suggest_family(name))
+
+
 Response = NDArray[np.float64]
 
 
@@ -144,6 +205,10 @@ FAMILIES: Mapping[str, Family] = {
 }
 
 
+# Families whose response may be any numbers, so that a column that fits says nothing.
+FIT_ANYTHING = frozenset({"normal", "student_t", "ordinal"})
+
+
 def response_of(family: str, values: Response, where: str) -> Response:
     """Return the response's columns ``(N, 1)`` or ``(N, 2)``.
 
@@ -159,8 +224,10 @@ def response_of(family: str, values: Response, where: str) -> Response:
         actual = f"{columns.shape[1]} columns, such as {columns[:3].tolist()}"
         others = [
             name
-            for name, one in FAMILIES.items()
-            if one.columns == columns.shape[1] and one.fits(columns)
+            for name, other in FAMILIES.items()
+            if name not in FIT_ANYTHING
+            and other.columns == columns.shape[1]
+            and other.fits(columns)
         ]
         hint = f"such a column, or family={others[0]!r}" if others else "such a column"
         raise DataError(where, f"for family {family!r} {kind.response}", actual, hint)

@@ -28,9 +28,10 @@ from bayesfed.data import Dataset
 from bayesfed.errors import DataError
 from bayesfed.models.likelihoods.classes import cutpoints
 from bayesfed.models.likelihoods.survival import Censored
+from bayesfed.models.regression.categories import Summary, merge_all
 from bayesfed.models.regression.design import Design
 from bayesfed.models.regression.families import FAMILIES
-from bayesfed.models.regression.tables import INTERCEPT, Group, moments_of
+from bayesfed.models.regression.tables import INTERCEPT, Group
 from bayesfed.trees import Tree
 
 # The plate of what is a site's own, of `federated_svi`; names of sites; sd of the priors.
@@ -72,15 +73,10 @@ class RegressionModel:
             If a column or the response is the same in all rows.
         """
         family, columns = FAMILIES[design.family], design.columns
-        sums = torch.stack([_sums(part) for part in rows]).sum(0)
-        count, parts = float(sums[0, 0]), [*sums[:, 1 : len(columns) + 3].T]
-        place = len(columns) + 3
-        for group in design.groups:
-            block = sums[:, place : place + group.size]
-            parts += block.reshape(2, -1, len(group.columns)).sum(1).T
-            place += group.size
-        moments = [moments_of(count, float(one), float(two)) for one, two in parts]
-        mean, sd = moments_of(count, *map(float, sums[:, -1]))
+        by_site = [summarize_rows(part, len(columns), design.groups) for part in rows if len(part)]
+        summaries = [merge_all(column) for column in zip(*by_site, strict=True)]
+        mean, sd = summaries.pop().moments
+        moments = [summary.moments for summary in summaries]
         made = [(name, moments[number][1]) for number, name in enumerate(columns)]
         for name, width in [*made, ("response", sd if family.scaled else 1.0)]:
             if not width and name != INTERCEPT:
@@ -221,9 +217,18 @@ def _numbers(values: Sequence[object]) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def _sums(rows: Dataset) -> Tensor:
-    """Return what a site tells of its rows: number, sums and sums of squares, ``(2, ...)``."""
-    y = rows.targets.double()
-    y = y[:, :1] if y.ndim > 1 else y[:, None]
-    table = torch.cat([torch.ones_like(y), rows.inputs, y], 1)
-    return torch.stack([table.sum(0), table.square().sum(0)])
+def summarize_rows(rows: Dataset, count: int, groups: Sequence[Group]) -> list[Summary]:
+    """Return what a site tells of its rows: summaries of the `count` columns of the design, of
+    offset and trials, of the columns of each group term, and of the response.
+    """
+    inputs = rows.inputs.double()
+    columns = [*inputs[:, : count + 2].T]
+    start = count + 2
+    for group in groups:
+        block = inputs[:, start : start + group.size]
+        # A row is zero in the columns of the groups that it is not of.
+        columns += [*block.reshape(len(rows), -1, len(group.columns)).sum(1).T]
+        start += group.size
+    response = rows.targets.double()
+    columns.append(response[:, 0] if response.ndim > 1 else response)
+    return [Summary.of(column.numpy()) for column in columns]

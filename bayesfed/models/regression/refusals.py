@@ -5,16 +5,15 @@ has itself, and what only seems to be one category or is a site no more.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from bayesfed.errors import ArgumentError, DataError, complain
-from bayesfed.errors.checks import shown
 from bayesfed.models.regression.families import FAMILIES
-from bayesfed.models.regression.tables import INTERCEPT, Frame, Levels, place
+from bayesfed.models.regression.frames import Frame, describe_rows
+from bayesfed.models.regression.tables import INTERCEPT
 
 # Rows in another order: all but the first, both halves, and the first alone.
 PARTS = (
@@ -60,7 +59,7 @@ def columns_of(term: Any, frame: Frame, site: str) -> Any:
     ArgumentError, DataError
         If they cannot be computed, of each row alone, or are not finite.
     """
-    where = f"{place(site)}, {term.name!r}"
+    where = f"{describe_rows(site)}, {term.name!r}"
     try:
         with np.errstate(all="ignore"):
             values = np.asarray(term.eval_new_data(frame), np.float64)
@@ -90,19 +89,3 @@ def warn_of_emptied(frames: Mapping[str, Frame], chosen: Mapping[str, Frame]) ->
         hint = "a formula without the columns that are missing there, or frames of other sites"
         text = complain("regression, missing='drop'", "complete rows at each site", found, hint)
         warnings.warn(text, stacklevel=2)
-
-
-def warn_of_spellings(levels: Levels) -> None:
-    """Warn of categories that differ only by blanks around them, or capitals."""
-    for name, known in levels:
-        texts = sorted((one for one in known if isinstance(one, str)), key=_spelt)
-        alike: Sequence[Sequence[str]] = [[*same] for _, same in groupby(texts, _spelt)]
-        if twice := [same for same in alike if len(same) > 1]:
-            expected = "categories that differ by more than blanks and capitals"
-            hint = f"frame[{name!r}].str.strip().str.lower() at all sites, unless meant"
-            text = complain(f"column {name!r}", expected, shown(twice[0]), hint)
-            warnings.warn(text, stacklevel=2)
-
-
-def _spelt(level: str) -> str:
-    return level.strip().casefold()

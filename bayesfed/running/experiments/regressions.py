@@ -5,14 +5,13 @@ recipe.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bayesfed.data.readers.labels import meant
 from bayesfed.errors import DataError, needs
 from bayesfed.models.regression.families import Name
-from bayesfed.models.regression.tables import Frame, Missing
+from bayesfed.models.regression.frames import Frame, Missing
 from bayesfed.running.formulas.prepared import Prepared, prepared
 
 # Sections that a file with a regression may have.
@@ -35,6 +34,8 @@ class RegressionOf:
         A CSV of rows to predict, which need no response.
     delimiter
         Character between cells.
+    decimal, thousands
+        Character before the decimals of a number, and between its thousands, if there is one.
     """
 
     formula: str
@@ -46,6 +47,8 @@ class RegressionOf:
     secure: int | None = None
     test: Path | None = None
     delimiter: str = ","
+    decimal: str = "."
+    thousands: str | None = None
 
     def prepared(self) -> Prepared:
         """Return the regression before its fit.
@@ -69,10 +72,27 @@ class RegressionOf:
         return None if self.test is None else self._frame(self.test)
 
     def _frame(self, path: Path) -> Frame:
-        read = partial(needs("pandas", "formulas").read_csv, sep=self.delimiter)
+        pandas = needs("pandas", "formulas")
         try:
-            made: Any = read(path, skipinitialspace=True)
+            # Names of sites are texts: 007 is another than 7.
+            frame: Any = pandas.read_csv(
+                path,
+                sep=self.delimiter,
+                decimal=self.decimal,
+                thousands=self.thousands,
+                dtype={self.site: str},
+                skipinitialspace=True,
+            )
         except (OSError, ValueError) as problem:
             hint = "a CSV file with a line of names; paths begin at the folder of the file"
             raise DataError(str(path), "a readable table", problem, hint) from problem
-        return made.astype({self.site: str}) if self.site in made else made
+        if not len(frame):
+            hint = "a file whose rows follow the line of names"
+            raise DataError(str(path), "rows", "a line of names alone", hint)
+        if self.site not in frame and len(frame.columns) == 1:
+            name = str(frame.columns[0])
+            marks = [mark for mark in ";\t|," if mark in name and mark != self.delimiter]
+            if marks:
+                hint = f"delimiter = {marks[0]!r}" + (", decimal = ','" if marks[0] == ";" else "")
+                raise DataError(str(path), "several columns", f"one, {name!r}", hint)
+        return frame

@@ -18,9 +18,10 @@ from bayesfed.inference.exact.traced import doubled
 from bayesfed.inspect.intervals import intervals
 from bayesfed.keys import Key, forked
 from bayesfed.models.regression.design import Design
-from bayesfed.models.regression.families import FAMILY, Name
+from bayesfed.models.regression.families import Name
+from bayesfed.models.regression.frames import ROWS, Frame, Missing, add_site
 from bayesfed.models.regression.model import RegressionModel
-from bayesfed.models.regression.tables import FORMULA, ROWS, Frame, Missing
+from bayesfed.models.regression.tables import FORMULA
 from bayesfed.running.formulas.prepared import prepared
 from bayesfed.running.launch import run
 from bayesfed.running.result import Result
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-@checked(formula=FORMULA, data=ITSELF, family=FAMILY)
+@checked(formula=FORMULA, data=ITSELF, family=ITSELF)
 def regression(
     formula: str,
     data: Mapping[str, Any] | Any,
@@ -208,9 +209,13 @@ class Regression:
     def tables(self, rows: Frame | None) -> dict[str, Frame]:
         """Return coefficients, also without each site, and predictions of rows if there are any."""
         made = [part.table().assign(without=name) for name, part in self._each().items()]
-        tables = {"coefficients": needs("pandas", "formulas").concat(made)}
+        pandas = needs("pandas", "formulas")
+        tables = {"coefficients": pandas.concat(made)}
         if rows is not None:
-            tables["predictions"] = rows.join(self.predict(rows))
+            # An index may repeat, so rows are matched by their places.
+            numbered = rows.reset_index(drop=True)
+            joined = numbered.join(self.predict(numbered))
+            tables["predictions"] = joined.set_axis(rows.index)
         return tables
 
     @checked(frame=ROWS, interval=PART, draws=COUNT)
@@ -219,6 +224,7 @@ class Regression:
         frame: Any,
         *,
         site: str = "",
+        missing: Missing | None = None,
         interval: float = 0.9,
         draws: int = 1000,
         seed: int = 0,
@@ -235,6 +241,9 @@ class Regression:
             a row is.
         site
             Name of the site of all rows. Without it and that column they are of a new site.
+        missing
+            "refuse" rows with missing values, or "drop" them from the answer. By default as in the
+            fit.
         interval
             Mass of the central intervals.
         draws, seed
@@ -242,33 +251,43 @@ class Regression:
 
         Returns
         -------
-        A frame of the same index: the ``mean`` of the response with its interval, ``mean_low`` and
-        ``mean_high``, and the interval of a new response, ``low`` and ``high``; for an ordinal
-        response the probability of each class.
+        A frame with a row for each row, in their order and with their index: the ``mean`` of the
+        response with its interval, ``mean_low`` and ``mean_high``, and the interval of a new
+        response, ``low`` and ``high``; for an ordinal response the probability of each class.
 
         Raises
         ------
         ArgumentError, DataError
             As `regression`; and if the site is not one of the fit.
         """
+        if missing is not None:
+            check("predict, missing", missing, one_of(Missing))
         pandas = needs("pandas", "formulas")
+        column = self.design.site
         if site:
-            frame = frame.assign(**{self.design.site: site})
             self._memory(site)
-        of = self.design.site
-        names = frame[of] if of in frame else pandas.Series("", frame.index)
-        known = names.where(names.isin([*self.result.snapshot.memories]), "")
+        # An index may repeat: places do not.
+        rows = add_site(frame.reset_index(drop=True), column, site)
+        known = rows[column].where(rows[column].isin([*self.result.snapshot.memories]), "")
         parts = [
-            self._predicted(part, name, interval, draws, seed)
-            for name, part in frame.groupby(known.to_numpy(), sort=False)
+            self._predicted(part, str(name), missing, interval, draws, seed)
+            for name, part in rows.groupby(known.to_numpy(), sort=False)
         ]
-        made = pandas.concat(parts)
-        return made.loc[[one for one in frame.index if one in made.index]]
+        predictions = pandas.concat(parts).sort_index()
+        return predictions.set_axis(frame.index[predictions.index])
 
-    def _predicted(self, frame: Frame, site: str, interval: float, draws: int, seed: int) -> Frame:
+    def _predicted(
+        self,
+        frame: Frame,
+        site: str,
+        missing: Missing | None,
+        interval: float,
+        draws: int,
+        seed: int,
+    ) -> Frame:
         """Predict rows of one site, or of none of the fit."""
         values, model = self._values(draws, seed, site), self.model
-        inputs, unknown, index = self.design.new(frame, site)
+        inputs, unknown, index = self.design.new(frame, site, missing)
         with doubled(), forked(Key(seed, "regression", "rows", site)):
             eta, spreads = model.predictor(values, inputs), model.spreads(values)
             for group, columns in zip(model.groups, unknown, strict=True):

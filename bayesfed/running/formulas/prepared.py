@@ -12,9 +12,10 @@ from bayesfed.errors import ArgumentError, needs
 from bayesfed.errors.checks import ITSELF, checked, shown
 from bayesfed.federated import Algorithm
 from bayesfed.models.regression.design import Design
-from bayesfed.models.regression.families import FAMILY, Name
+from bayesfed.models.regression.families import Name, check_family
+from bayesfed.models.regression.frames import Frame, Missing, split_by_site
 from bayesfed.models.regression.model import RegressionModel
-from bayesfed.models.regression.tables import FORMULA, Frame, Missing
+from bayesfed.models.regression.tables import FORMULA
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Prepared:
         return federated_svi(self.model, least_rows=self.least_rows, secure=self.secure)
 
 
-@checked(formula=FORMULA, data=ITSELF, family=FAMILY)
+@checked(formula=FORMULA, data=ITSELF, family=ITSELF)
 def prepared(
     formula: str,
     data: Mapping[str, Any] | Any,
@@ -67,17 +68,17 @@ def prepared(
     ArgumentError, DataError
         As `regression`.
     """
+    check_family(family)
     frames, pandas = data, needs("pandas", "formulas")
     needs("formulae", "formulas")
     if isinstance(data, pandas.DataFrame):
-        if site not in data.columns:
-            expected = f"frames by site, or a frame with the column {site!r}"
-            there = ", ".join(map(str, data.columns[:12]))
-            raise ArgumentError("regression, data", expected, there, "site='name of that column'")
-        frames = {str(name): part for name, part in data.groupby(site)}
+        frames = split_by_site(data, site, missing)
     named = isinstance(frames, Mapping) and frames
     if not named or not all(isinstance(one, pandas.DataFrame) for one in frames.values()):
-        hint = "{'name': pandas.read_csv('name.csv'), ...}, or running.prepared of made-up frames"
+        hint = (
+            "{'name': pandas.read_csv('name.csv'), ...}, to_pandas() of frames of other libraries, "
+            "or running.prepared of made-up frames"
+        )
         raise ArgumentError("regression, data", "pandas frames by site", shown(data), hint)
     if others := [name for name in frames if not isinstance(name, str)]:
         hint = f"{{str(name): frame for name, frame in data.groupby({site!r})}}"

@@ -1,5 +1,6 @@
 """Messages of `bayesfed.models.regression` and of `bayesfed.regression`, whose frames they tell."""
 
+import io
 from functools import cache
 
 import numpy as np
@@ -30,7 +31,8 @@ FRAME = pd.DataFrame(
 
 
 def made(formula, family="normal", data=FRAME, missing="refuse"):
-    frames = data if data is None or isinstance(data, dict) else {"a": data}
+    whole = data is None or isinstance(data, dict) or "site" in data
+    frames = data if whole else {"a": data}
     return prepared(formula, frames, family, "site", missing)
 
 
@@ -58,6 +60,25 @@ SPELT = {"a": texts({"a": FRAME})["a"].assign(k="b"), "b": FRAME.assign(k=["B ",
 EMPTY = {"a": FRAME, "b": FRAME.assign(x=np.nan)}
 
 
+PAIR = FRAME.assign(site=["a", "b", None] * 4)
+TWICE = pd.concat([FRAME, FRAME[["x"]]], axis=1)
+DAYS = pd.to_datetime("2020-03-01") + pd.to_timedelta(np.arange(12) ** 2, "D")
+NUMBERED = pd.concat([FRAME, FRAME], ignore_index=True)
+ORDERS = {
+    name: FRAME.assign(grade=FRAME["grade"].cat.set_categories(order, ordered=True))
+    for name, order in (("a", ["low", "high"]), ("b", ["high", "low"]))
+}
+LISTS = {
+    name: frame.assign(grade=frame["grade"].cat.as_unordered()) for name, frame in ORDERS.items()
+}
+
+
+def read(names, lines, delimiter, decimal):
+    """Return the frame of a CSV text."""
+    text = io.StringIO("\n".join([names, *lines]))
+    return pd.read_csv(text, sep=delimiter, decimal=decimal)
+
+
 HOSPITALS = {"a": FRAME.assign(x1=FRAME["x"], x2=FRAME["x"] ** 2, hospital=FRAME["grade"])}
 MIXED = {"a": FRAME, "b": FRAME.assign(k="text")}
 
@@ -76,6 +97,11 @@ CASES = [
         lambda: bf.regression("zero ~ x", {"a": FRAME}, family="logit"),
         "'bernoulli'",
         lambda: made("zero ~ x", "bernoulli"),
+    ),
+    (
+        lambda: bf.regression("zero ~ x", {"a": FRAME}, family="gamma"),
+        "federated_svi(model) with a Pyro model",
+        lambda: bf.federated_svi(made("zero ~ x", "bernoulli").model),
     ),
     (
         lambda: made("y ~ k", data=texts({"a": FRAME})),
@@ -102,6 +128,86 @@ CASES = [
     (lambda: made("y ~ xx"), "x", lambda: made("y ~ x")),
     (lambda: made("y ~ hole"), "missing='drop'", lambda: made("y ~ hole", missing="drop")),
     (lambda: made("y ~ C(x)"), "pandas.cut", lambda: made("y ~ cut")),
+    (
+        lambda: made("y ~ x", data=PAIR),
+        "missing='drop'",
+        lambda: made("y ~ x", data=PAIR.assign(site=[*"ab"] * 6)),
+    ),
+    (
+        lambda: made("y ~ x", data=PAIR, missing="drop"),
+        "frame['site'].fillna('unknown')",
+        lambda: made("y ~ x", data=PAIR.assign(site=PAIR["site"].fillna("unknown"))),
+    ),
+    (
+        lambda: made("y ~ x", data={"a": FRAME.assign(site="b")}),
+        "frame.drop(columns='site')",
+        lambda: made("y ~ x", data={"a": FRAME}),
+    ),
+    (
+        lambda: made("y ~ x", data={"a": TWICE}),
+        "frame.loc[:, ~frame.columns.duplicated()]",
+        lambda: made("y ~ x", data={"a": TWICE.loc[:, ~TWICE.columns.duplicated()]}),
+    ),
+    (
+        lambda: made("y ~ z", data=FRAME.assign(z=[1, "a"] * 6)),
+        "pandas.to_numeric(frame['z'])",
+        lambda: made("y ~ z", data=FRAME.assign(z=pd.to_numeric(FRAME["k"].astype(object)))),
+    ),
+    (
+        lambda: made("y ~ z", data=FRAME.assign(z=1j * DRAWN)),
+        "frame['z'].abs()",
+        lambda: made("y ~ z", data=FRAME.assign(z=(1j * DRAWN))["z"].abs().to_frame().join(FRAME)),
+    ),
+    (
+        lambda: made("y ~ z", data=FRAME.assign(z=DAYS)),
+        "(pandas.to_datetime(frame['z']) - pandas.Timestamp('2020-01-01')).dt.days",
+        lambda: made("y ~ z", data=FRAME.assign(z=(DAYS - pd.Timestamp("2020-01-01")).days)),
+    ),
+    (
+        lambda: made("y ~ z", data=FRAME.assign(z=DAYS - DAYS[0])),
+        "frame['z'].dt.days",
+        lambda: made("y ~ z", data=FRAME.assign(z=(DAYS - DAYS[0]).days)),
+    ),
+    (
+        lambda: made("y ~ k", data=FRAME.assign(k=[f"{v},5" for v in range(12)])),
+        "pandas.read_csv(..., decimal=',')",
+        lambda: made("y ~ k", data=read("k;y", [f"{v},5;{v * v % 5}" for v in range(12)], ";", ",")),
+    ),
+    (
+        lambda: made("y ~ name", data=NUMBERED.assign(name=[f"n{v}" for v in range(24)])),
+        "(1 | name)",
+        lambda: made("y ~ (1 | name)", data=NUMBERED.assign(name=[f"n{v}" for v in range(24)])),
+    ),
+    (
+        lambda: made("word ~ x", "ordinal", FRAME.assign(word=["low", "high"] * 6)),
+        "ordered=True",
+        lambda: made("grade ~ x", "ordinal"),
+    ),
+    (
+        lambda: made("y ~ grade", data=ORDERS),
+        "frame['grade'].cat.set_categories",
+        lambda: made("y ~ grade", data=HOSPITALS),
+    ),
+    (
+        lambda: made("y ~ grade", data=LISTS),
+        "frame['grade'].cat.set_categories",
+        lambda: made("y ~ grade", data=HOSPITALS),
+    ),
+    (
+        lambda: made("y ~ x + (1 | k)", data={"a": FRAME, "b": FRAME}),
+        "(1 | site:k)",
+        lambda: made("y ~ x + (1 | site:k)", data={"a": FRAME, "b": FRAME}),
+    ),
+    (
+        lambda: made("word ~ x", "bernoulli", FRAME.assign(word=["b", "w", "e"] * 4)),
+        "word['w']",
+        lambda: made("word['w'] ~ x", "bernoulli", FRAME.assign(word=["b", "w", "e"] * 4)),
+    ),
+    (
+        lambda: made("word ~ x", "poisson", FRAME.assign(word=["b", "w", "e"] * 4)),
+        "family='ordinal'",
+        lambda: made("grade ~ x", "ordinal"),
+    ),
     (
         lambda: made("y ~ C(k)", data=MIXED),
         "astype(str)",
@@ -185,5 +291,4 @@ CASES = [
     (lambda name: fitted().without(name), "c"),
     (lambda name: fitted().without("a").without(name), "a"),
     (lambda name: fitted().predict(FRAME, site=name), "c"),
-    (lambda: some("y ~ C(grade)"), "without C(...)", lambda: some("y ~ grade")),
 ]
