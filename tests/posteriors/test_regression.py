@@ -336,11 +336,11 @@ def test_what_does_not_fit_is_refused_by_name():
         bf.running.prepared(3, DATA)
     with pytest.raises(ArgumentError, match="family: expected .*; try 'poisson'"):
         bf.running.prepared("cost ~ age", DATA, "poison")
-    with pytest.raises(ArgumentError, match=r"bs\(age, df=4\)"):
+    with pytest.raises(ArgumentError, match="found 'bs', not yet"):
         fit("cost ~ bs(age, df=4)")
-    with pytest.raises(ArgumentError, match=r"scale\(log\(age\)\)"):
+    with pytest.raises(ArgumentError, match=r"the name of a column, found log\(...\)"):
         fit("cost ~ scale(log(age))")
-    with pytest.raises(DataError, match=r"unknown|what can be computed"):
+    with pytest.raises(ArgumentError, match="found 'unknown' at character 8"):
         fit("cost ~ unknown(age)")
     with pytest.raises(DataError, match="0 and 1"):
         fit("falls ~ age", "bernoulli")
@@ -369,11 +369,10 @@ def test_what_does_not_fit_is_refused_by_name():
     ],
 )
 def test_a_term_of_other_rows_is_refused(term):
-    with pytest.raises(ArgumentError, match="terms of a row alone"):
+    with pytest.raises(ArgumentError, match="functions of each row alone"):
         made(f"cost ~ days + {term}")
-    if "|" not in term and "offset" not in term:
-        with pytest.raises(DataError, match="numbers of each row alone"):
-            made(f"{term} ~ days")
+    with pytest.raises(ArgumentError, match="regression, formula: expected"):
+        made(f"{term} ~ days")
 
 
 def test_terms_of_a_row_alone_are_no_terms_of_other_rows():

@@ -155,8 +155,9 @@ def check_texts(name: str, levels: Sequence[Any], rows: int, site: str) -> None:
         hint = f"frame[{name!r}].astype(float), or C({name})"
         raise DataError(where, "numbers", actual, hint)
     shapes = {
-        "decimal": [text for text in texts if DECIMAL_COMMA.fullmatch(text)],
+        # First, since 38,000 may be both.
         "thousands": [text for text in texts if THOUSANDS.fullmatch(text)],
+        "decimal": [text for text in texts if DECIMAL_COMMA.fullmatch(text)],
         "limits": [text for text in texts if DETECTION_LIMIT.fullmatch(text)],
         "dates": [text for text in texts if DATE.fullmatch(text)],
     }
@@ -265,10 +266,8 @@ def _merge_levels(
     if ordered:
         merged = merge_orders([*ordered])
         if merged is None or not _is_total([*ordered], merged):
-            actual = "; ".join(f"{site}: {shown(list(order))}" for order, site in ordered.items())
-            hint = (
-                f"frame[{name!r}].cat.set_categories([...], ordered=True), one order at all sites"
-            )
+            actual = _show_orders(ordered)
+            hint = f"frame[{name!r}].cat.set_categories([...], ordered=True) at all sites"
             raise DataError(f"column {name!r}", "one order at all sites", actual, hint)
         rest = sorted(every.difference(merged), key=str)
         return tuple(level for level in (*merged, *rest) if level in kept)

@@ -33,19 +33,17 @@ from bayesfed.models.regression.frames import (
     Frame,
     Missing,
     add_site,
-    describe_rows,
     select_columns,
 )
 from bayesfed.models.regression.refusals import (
-    check_alone,
     check_free,
     columns_of,
-    is_alone,
     warn_of_emptied,
 )
 from bayesfed.models.regression.tables import (
     Group,
     category_columns,
+    check_contrasts,
     classify_columns,
     evaluated,
     parsed,
@@ -106,9 +104,9 @@ class Design:
         levels, moments = merge_summaries(summaries, response=ordinal, site=site)
         design = cls(formula, family, site, missing, levels, moments)
         warn_of_spellings(levels)
+        check_contrasts(formula, dict(levels))
         named = (term for term in design._terms() if term.kind != "offset")
         check_free((label for term in named for label in term.labels), family)
-        design._check_alone()
         tables = {name: design.categorise(frame, name) for name, frame in chosen.items()}
         groups_by_site = [
             {
@@ -145,19 +143,9 @@ class Design:
             }
             warn_of_numbered_groups(factor, expression, self.site, groups)
 
-    def _check_alone(self) -> None:
-        """Check that what a row becomes depends on other rows by means and sds of columns alone:
-        it is the same of two tables that share these, and of parts of one.
-        """
-        rows = _made_up(self, second=False)
-        for one, two in zip(self._terms(), self._terms(second=True), strict=True):
-            with np.errstate(all="ignore"):
-                values = np.asarray(one.eval_new_data(rows), np.float64)
-            check_alone(one.name, rows, values, one.eval_new_data, two.eval_new_data)
-
-    def _terms(self, *, second: bool = False) -> Iterator[Any]:
+    def _terms(self) -> Iterator[Any]:
         """Yield all terms of the right side but intercepts, those of groups after the others."""
-        made = _template(self, second)
+        made = _template(self)
         if made.common:
             yield from (t for t in made.common.terms.values() if t.kind != "intercept")
         for term in made.group.terms.values() if made.group else ():
@@ -166,12 +154,12 @@ class Design:
 
     @property
     def _common(self) -> list[Any]:
-        made = _template(self, False).common
+        made = _template(self).common
         return [*made.terms.values()] if made else []
 
     @property
     def _grouped(self) -> list[Any]:
-        made = _template(self, False).group
+        made = _template(self).group
         return [*made.terms.values()] if made else []
 
     @property
@@ -263,9 +251,6 @@ class Design:
                 raise DataError(
                     where, "finite numbers", "others", "other rows, or a column of them"
                 )
-            if not is_alone(frame, values, made):
-                hint = "a column made before the fit"
-                raise DataError(where, "numbers of each row alone", left, hint)
         trials = y[:, 1] if self.family == "binomial" else np.ones(len(y))
         targets = torch.tensor(y[:, 0] if self.family != "weibull" else y)
         whole = FAMILIES[self.family].whole
@@ -358,18 +343,8 @@ def summarize_columns(
             if name in kinds.bare and name != site_column and name not in ordinal:
                 check_texts(name, levels[name].observed, len(frame), site)
         if name in kinds.numbers and name not in ordinal:
-            sums[name] = _summarize_numbers(column, site)
+            sums[name] = Summary.of(column.to_numpy(np.float64))
     return ColumnSummary(levels, sums)
-
-
-def _summarize_numbers(column: Any, site: str) -> Summary:
-    """Return the summary of a column of numbers."""
-    try:
-        return Summary.of(column.to_numpy(np.float64))
-    except ValueError as problem:
-        where = f"{describe_rows(site)}, column {column.name!r}"
-        hint = f"C({column.name}), or (1 | {column.name})"
-        raise DataError(where, "numbers", problem, hint) from problem
 
 
 def _select(
@@ -390,23 +365,20 @@ def _select(
 
 
 @cache
-def _template(design: Design, second: bool) -> Any:
-    """Return the matrices of a formula's right side for a made-up frame."""
-    matrices = evaluated(parsed(design.formula)[1], _made_up(design, second=second))
+def _template(design: Design) -> Any:
+    """Return the matrices of a formula's right side for a made-up frame, which code all rows."""
+    matrices = evaluated(parsed(design.formula)[1], _made_up(design))
     reuse_coding(matrices)
     return matrices
 
 
-def _made_up(design: Design, *, second: bool) -> Frame:
-    """Return a frame that has the categories, means and sds of all sites' rows; `second`: another
-    one.
-    """
+def _made_up(design: Design) -> Frame:
+    """Return a frame that has the categories, means and sds of all sites' rows."""
     count = 6 * max((len(known) for _, known in design.levels), default=1) + 6
-    steps = np.array([-1.0, 0.0, 1.0]) * 1.5**0.5 if second else np.array([-1.0, 1.0])
-    columns = {name: np.resize(mean + sd * steps, count) for name, (mean, sd) in design.moments}
+    signs = np.array([-1.0, 1.0])
+    columns = {name: np.resize(mean + sd * signs, count) for name, (mean, sd) in design.moments}
     for name, known in design.levels:
-        values = [*known[:1], *known] if second else [*known]
-        columns[name] = np.resize(np.array(values, dtype=object), count)
+        columns[name] = np.resize(np.array([*known], dtype=object), count)
         if name in dict(design.moments):
             # Numbers that are categories in one term and numbers in another.
             columns[name] = columns[name].astype(np.int64)

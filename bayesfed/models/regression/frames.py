@@ -11,7 +11,7 @@ import datetime
 import numbers
 import warnings
 from collections.abc import Collection, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -27,6 +27,7 @@ ROWS = Role(
     "a pandas frame with rows",
     "pandas.DataFrame([{'x': 1.0}])",
 )
+MISSING = Role(lambda word: word in get_args(Missing), "'refuse' or 'drop'", "'drop'")
 
 
 def describe_rows(site: str) -> str:

@@ -1,71 +1,28 @@
-"""The matrices of a formula: formulae's, of terms that share nothing with each other."""
+"""The matrices of a formula for a frame, and what its columns are: numbers or categories."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from copy import deepcopy
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from bayesfed.errors import ArgumentError, DataError, needs
-from bayesfed.errors.checks import a
+from bayesfed.errors import BayesfedError, DataError, needs
+from bayesfed.errors.nearness import nearest
+from bayesfed.models.regression.formulas import (
+    CONTRASTS,
+    NAMESPACE,
+    build_design,
+    describe_terms,
+    each_term,
+    parse_formula,
+    read_formula,
+)
 from bayesfed.models.regression.frames import Frame
 
 # Name of the intercept in a formula.
 INTERCEPT = "Intercept"
-FORMULA = a(str, "a formula with a response", "'y ~ x1 + x2 + (1 | hospital)'")
-# Functions of formulae whose first argument becomes categories.
-CATEGORY_FUNCTIONS = frozenset({"C", "S", "T"})
-# Words in a call of these that are no columns.
-CONTRASTS = frozenset({"Treatment", "Sum"})
-
-
-def censored(time: Any, event: Any) -> Any:
-    """Return times ``(N,)`` beside 1 where the event was seen and 0 where it was not until then,
-    ``(N, 2)``: what a formula calls.
-
-    Raises
-    ------
-    DataError
-        If events are other than 0 and 1.
-    """
-    made = np.column_stack([np.asarray(time, np.float64), np.asarray(event, np.float64)])
-    if not np.isin(made[:, 1], (0, 1)).all():
-        hint = "censored(time, event), event 0 where the time is censored"
-        raise DataError("censored", "events 0 and 1", np.unique(made[:, 1])[:4], hint)
-    return made
-
-
-NAMES = {"np": np, "log": np.log, "exp": np.exp, "sqrt": np.sqrt, "censored": censored}
-
-
-def describe_terms(formula: str) -> Any:
-    """Return formulae's description of a formula, whose terms have no component in common.
-
-    ``ward / age`` gives ``ward`` and ``ward:age`` the same object otherwise, and coding the second
-    changes the first.
-    """
-    description = needs("formulae", "formulas").model_description(formula)
-    for term in description.common_terms:
-        if term.kind != "intercept":
-            term.components = deepcopy(term.components)
-    for term in description.group_terms:
-        term.expr = deepcopy(term.expr)
-        term.factor = deepcopy(term.factor)
-    return description
-
-
-def read_components(description: Any) -> Iterator[Any]:
-    """Yield the components of all terms but the response: columns and calls."""
-    for term in description.common_terms:
-        if term.kind != "intercept":
-            yield from term.components
-    for term in description.group_terms:
-        if term.expr.kind != "intercept":
-            yield from term.expr.components
-        yield from term.factor.components
 
 
 def evaluated(formula: str, frame: Frame) -> Any:
@@ -73,15 +30,16 @@ def evaluated(formula: str, frame: Frame) -> Any:
 
     Raises
     ------
+    ArgumentError
+        If the formula calls what is not on the list (`formulas.parse_formula`).
     DataError
         If they cannot be made.
     """
-    matrices = needs("formulae.matrices", "formulas").DesignMatrices
-    environment = needs("formulae.environment", "formulas").Environment([NAMES])
+    read_formula(formula)
     try:
         with np.errstate(all="ignore"):
-            return matrices(describe_terms(formula), frame, environment)
-    except DataError:
+            return build_design(formula, frame)
+    except BayesfedError:
         raise
     except Exception as problem:
         raise _refuse_formula(formula, problem) from problem
@@ -112,40 +70,44 @@ def classify_columns(formula: str, frame: Frame) -> Kinds:
 
     Raises
     ------
+    ArgumentError
+        If the formula calls what is not on the list.
     DataError
         If a term cannot be computed.
     """
     variable = needs("formulae.terms.variable", "formulas").Variable
-    environment = needs("formulae.environment", "formulas").Environment([NAMES])
+    environment = needs("formulae.environment", "formulas").Environment([NAMESPACE])
     description = describe_terms(formula)
     try:
         with np.errstate(all="ignore"):
             description.set_types(frame, environment)
-            components = [*read_components(description)]
+            components = [component for term in each_term(description) for component in term]
             if description.response is not None:
                 description.response.set_type(frame, environment)
                 components += description.response.term.components
-    except DataError:
+    except BayesfedError:
         raise
     except Exception as problem:
         raise _refuse_formula(formula, problem) from problem
+    types = needs("pandas", "formulas").api.types
     asked = category_columns(formula)
     categories, numbers, bare = set[str](), set[str](), set[str]()
     for component in components:
-        names = name_columns(component)
-        if component.kind == "categoric":
-            categories |= names
-            if isinstance(component, variable):
-                bare |= names
-        else:
-            numbers |= names
+        for name in name_columns(component):
+            # A column of texts in ``I(ward == 'west')`` is one of categories.
+            if component.kind == "categoric" or not types.is_numeric_dtype(frame[name].dtype):
+                categories.add(name)
+            else:
+                numbers.add(name)
+        if component.kind == "categoric" and isinstance(component, variable):
+            bare |= name_columns(component)
     return Kinds(frozenset(categories), frozenset(numbers), frozenset(bare - asked))
 
 
 def _refuse_formula(formula: str, problem: Exception) -> DataError:
     """Return the error of a formula that cannot be computed for a frame."""
     actual = f"{type(problem).__name__}: {problem}"
-    hint = f"columns made before the fit; known are {', '.join(NAMES)}, scale, center, C"
+    hint = "columns made before the fit, of numbers where the formula computes"
     return DataError(f"formula {formula!r}", "what can be computed", actual, hint)
 
 
@@ -156,25 +118,53 @@ def category_columns(formula: str) -> frozenset[str]:
     """
     description = describe_terms(formula)
     names = set[str]()
-    for term in description.group_terms:
-        for component in term.factor.components:
+    for group in description.group_terms:
+        for component in group.factor.components:
             names |= name_columns(component)
-    for component in read_components(description):
-        if makes_categories(component):
-            names |= name_columns(component)
+    for term in each_term(description):
+        for component in term:
+            if makes_categories(component):
+                names |= name_columns(component)
     return frozenset(names)
 
 
 def makes_categories(component: Any) -> bool:
-    """Return whether a component of a term is a call of `CATEGORY_FUNCTIONS`."""
+    """Return whether a component of a term is a call of ``C``."""
     call = needs("formulae.terms.call", "formulas").Call
-    return isinstance(component, call) and component.call.callee in CATEGORY_FUNCTIONS
+    return isinstance(component, call) and bool(component.call.callee == "C")
 
 
 def name_columns(component: Any) -> frozenset[str]:
     """Return the columns of a component of a term. The contrast of ``C(x, Sum)`` is none."""
-    contrasts = CONTRASTS if makes_categories(component) else frozenset[str]()
+    contrasts = frozenset(CONTRASTS) if makes_categories(component) else frozenset[str]()
     return frozenset(component.var_names - {""} - contrasts)
+
+
+def check_contrasts(formula: str, levels: Mapping[str, tuple[Any, ...]]) -> None:
+    """Raise `DataError` if a contrast, as of ``C(x, Treatment('west'))``, names a category that no
+    site has.
+
+    Parameters
+    ----------
+    formula
+        The formula.
+    levels
+        Categories of all sites by column.
+    """
+    for term in each_term(describe_terms(formula)):
+        for component in term:
+            if not makes_categories(component):
+                continue
+            (column,) = name_columns(component)
+            known = levels[column]
+            for contrast in component.call.args[1:]:
+                for argument in getattr(contrast, "args", ()):
+                    if argument.value not in known:
+                        texts = [str(level) for level in known]
+                        near = nearest(str(argument.value), texts) or texts[0]
+                        expected = f"a category of {column!r} in {component.name}"
+                        hint = repr(near if isinstance(known[0], str) else int(near))
+                        raise DataError("regression, formula", expected, repr(argument.value), hint)
 
 
 def reuse_coding(matrices: Any) -> None:
@@ -187,42 +177,25 @@ def reuse_coding(matrices: Any) -> None:
     call = needs("formulae.terms.call", "formulas").Call
 
     def pass_values(data: Any, *contrast: Any, **options: Any) -> Any:
-        return box(np.asarray(data.data if isinstance(data, box) else data), None, None)
+        return box(np.asarray(data), None, None)
 
-    functions = dict.fromkeys(CATEGORY_FUNCTIONS, pass_values)
-    terms = [*(matrices.common.terms.values() if matrices.common else ())]
-    for term in matrices.group.terms.values() if matrices.group else ():
-        terms += [term.expr, term.factor]
-    for term in terms:
-        for component in term.components if term.kind != "intercept" else ():
+    for term in each_term(matrices.model):
+        for component in term:
             if isinstance(component, call):
                 outer = component.env.namespace
-                component.env = environment([functions]).with_outer_namespace(outer)
+                component.env = environment([{"C": pass_values}]).with_outer_namespace(outer)
 
 
-@cache
 def parsed(formula: str) -> tuple[str, str, frozenset[str], frozenset[str]]:
     """Return the two sides of a formula, and the columns that each names.
 
     Raises
     ------
     ArgumentError
-        If it is no formula with a response.
+        If it is no formula with a response, or calls what is not on the list.
     """
-    formulae, (left, mark, right) = needs("formulae", "formulas"), formula.partition("~")
-    expected, hint = FORMULA.expected, FORMULA.hint
-    if not (left.strip() and mark and right.strip()):
-        raise ArgumentError("regression, formula", expected, repr(formula), hint)
-    try:
-        response = formulae.model_description(f"{left} ~ 1").response.term.components
-        terms = [*read_components(describe_terms(right))]
-    except Exception as problem:
-        raise ArgumentError("regression, formula", expected, problem, hint) from problem
-    names, others = (
-        frozenset(name for component in side for name in name_columns(component))
-        for side in (response, terms)
-    )
-    return left.strip(), right.strip(), names, others
+    read = parse_formula(formula)
+    return read.response, read.predictors, read.response_columns, read.columns
 
 
 class Group(NamedTuple):

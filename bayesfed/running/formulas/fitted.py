@@ -19,9 +19,9 @@ from bayesfed.inspect.intervals import intervals
 from bayesfed.keys import Key, forked
 from bayesfed.models.regression.design import Design
 from bayesfed.models.regression.families import Name
-from bayesfed.models.regression.frames import ROWS, Frame, Missing, add_site
+from bayesfed.models.regression.formulas import FORMULA
+from bayesfed.models.regression.frames import MISSING, ROWS, Frame, Missing, add_site
 from bayesfed.models.regression.model import RegressionModel
-from bayesfed.models.regression.tables import FORMULA
 from bayesfed.running.formulas.prepared import prepared
 from bayesfed.running.launch import run
 from bayesfed.running.result import Result
@@ -218,7 +218,7 @@ class Regression:
             tables["predictions"] = joined.set_axis(rows.index)
         return tables
 
-    @checked(frame=ROWS, interval=PART, draws=COUNT)
+    @checked(frame=ROWS, missing=MISSING, interval=PART, draws=COUNT)
     def predict(
         self,
         frame: Any,
@@ -260,8 +260,6 @@ class Regression:
         ArgumentError, DataError
             As `regression`; and if the site is not one of the fit.
         """
-        if missing is not None:
-            check("predict, missing", missing, one_of(Missing))
         pandas = needs("pandas", "formulas")
         column = self.design.site
         if site:

@@ -13,9 +13,9 @@ from bayesfed.errors.checks import ITSELF, checked, shown
 from bayesfed.federated import Algorithm
 from bayesfed.models.regression.design import Design
 from bayesfed.models.regression.families import Name, check_family
+from bayesfed.models.regression.formulas import FORMULA
 from bayesfed.models.regression.frames import Frame, Missing, split_by_site
 from bayesfed.models.regression.model import RegressionModel
-from bayesfed.models.regression.tables import FORMULA
 
 
 @dataclass(frozen=True)

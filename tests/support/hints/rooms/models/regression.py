@@ -1,5 +1,6 @@
 """Messages of `bayesfed.models.regression` and of `bayesfed.regression`, whose frames they tell."""
 
+import datetime
 import io
 from functools import cache
 
@@ -41,6 +42,11 @@ def predicted(frame):
     return fit.design.new(frame, "a")
 
 
+def counts(frame):
+    """Rows of a site that may have no whole numbers."""
+    return made("p(k, k) ~ x", "binomial").design.rows(frame, "a")
+
+
 @cache
 def fitted():
     return bf.regression("y ~ x", {"a": FRAME, "b": FRAME}, progress=False)
@@ -62,6 +68,7 @@ EMPTY = {"a": FRAME, "b": FRAME.assign(x=np.nan)}
 
 PAIR = FRAME.assign(site=["a", "b", None] * 4)
 TWICE = pd.concat([FRAME, FRAME[["x"]]], axis=1)
+COMMAS = [f"{v},5;{v * v % 5}" for v in range(12)]
 DAYS = pd.to_datetime("2020-03-01") + pd.to_timedelta(np.arange(12) ** 2, "D")
 NUMBERED = pd.concat([FRAME, FRAME], ignore_index=True)
 ORDERS = {
@@ -120,11 +127,11 @@ CASES = [
     ),
     (
         lambda: made("y ~ nothing(x)"),
-        "columns made before",
+        "a column made before the fit",
         lambda: made("y ~ z", data=FRAME.assign(z=1 * DRAWN**2)),
     ),
     (lambda: made("y ~"), "y ~ x1 + x2", lambda: made("y ~ x + k")),
-    (lambda: made("y ~ x +"), "'y ~ x1 + x2", lambda: made("y ~ x + k + (1 | cut)")),
+    (lambda: made("y ~ x +"), "y ~ x1 + x2", lambda: made("y ~ x + k + (1 | cut)")),
     (lambda: made("y ~ xx"), "x", lambda: made("y ~ x")),
     (lambda: made("y ~ hole"), "missing='drop'", lambda: made("y ~ hole", missing="drop")),
     (lambda: made("y ~ C(x)"), "pandas.cut", lambda: made("y ~ cut")),
@@ -171,7 +178,9 @@ CASES = [
     (
         lambda: made("y ~ k", data=FRAME.assign(k=[f"{v},5" for v in range(12)])),
         "pandas.read_csv(..., decimal=',')",
-        lambda: made("y ~ k", data=read("k;y", [f"{v},5;{v * v % 5}" for v in range(12)], ";", ",")),
+        lambda: made(
+            "y ~ k", data=read("k;y", [f"{v},5;{v * v % 5}" for v in range(12)], ";", ",")
+        ),
     ),
     (
         lambda: made("y ~ name", data=NUMBERED.assign(name=[f"n{v}" for v in range(24)])),
@@ -218,15 +227,40 @@ CASES = [
         "astype(float)",
         lambda: made("x ~ k", data={"a": FRAME, "b": FRAME.assign(k=FRAME["k"].astype(float))}),
     ),
-    (lambda: made("y ~ x | grade"), "C(grade)", lambda: made("y ~ x + C(cut)")),
-    (lambda: made("y ~ x | grade"), "(1 | grade)", lambda: made("y ~ x + (1 | grade)")),
+    (lambda: made("y ~ x | grade"), "y ~ x1 + x2", lambda: made("y ~ x + (1 | grade)")),
+    (lambda: made("y ~ log(grade)"), "numbers, or C(x)", lambda: made("y ~ C(grade)")),
+    (
+        lambda: made("y ~ scale(grade)"),
+        "columns made before the fit",
+        lambda: made("y ~ scale(z)", data=FRAME.assign(z=1.0 * (FRAME["grade"] == "low"))),
+    ),
+    (
+        lambda: made("y ~ z", data=FRAME.assign(z=[datetime.date(2020, 1, 1)] * 12)),
+        "pandas.to_datetime(frame['z'])",
+        lambda: made("y ~ z", data=FRAME.assign(z=(DAYS - pd.Timestamp("2020-01-01")).days)),
+    ),
+    (
+        lambda: made("y ~ C(grade, Treatment('hihg'))"),
+        "'high'",
+        lambda: made("y ~ C(grade, Treatment('high'))"),
+    ),
+    (
+        lambda: counts(FRAME.assign(k=0.5)),
+        "columns made before the fit",
+        lambda: counts(FRAME.assign(k=np.round(0.5))),
+    ),
+    (lambda missing: fitted().predict(FRAME, missing=missing), "omit"),
     (
         lambda: predicted(FRAME.assign(cut="none")),
         "rows with 'low'",
         lambda: predicted(FRAME.assign(cut="low")),
     ),
     (lambda: made("y ~ x", data=FRAME[:0]), "other rows", lambda: made("y ~ x")),
-    (lambda: made("y ~ scale(exp(x))"), "scale(x)", lambda: made("y ~ scale(x)")),
+    (
+        lambda: made("y ~ scale(exp(x))"),
+        "a column made before the fit",
+        lambda: made("y ~ scale(z)", data=FRAME.assign(z=np.exp(DRAWN))),
+    ),
     (
         lambda: made("log(zero) ~ x"),
         "other rows",
@@ -234,7 +268,7 @@ CASES = [
     ),
     (
         lambda: made("scale(y) ~ x"),
-        "a column made before",
+        "one made before the fit",
         lambda: made("z ~ x", data=FRAME.assign(z=DRAWN / 2)),
     ),
     (

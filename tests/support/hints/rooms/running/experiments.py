@@ -87,6 +87,8 @@ def written(*changes, more="", own=OWN):
         text = text.replace(old, new, 1)
     (folder / "mine.py").write_text(own)
     (folder / "rows.csv").write_text("x,y\n" + "1,0\n2,1\n" * 9)
+    (folder / "header.csv").write_text("x,y\n")
+    (folder / "semicolons.csv").write_text("x;y\n" + "1;0,5\n2;1,5\n" * 9)
     (folder / "mine.toml").write_text(text + more)
     return folder / "mine.toml"
 
@@ -165,6 +167,12 @@ CASES = [
     ),
     (lambda: regression(NET_AFTER), "leaving it out", regression),
     (lambda: regression(data="columns.csv"), "a CSV file with a line of names", regression),
+    (lambda: regression(data="header.csv"), "a file whose rows follow", regression),
+    (
+        lambda: regression(data="semicolons.csv"),
+        "delimiter = ';', decimal = ','",
+        lambda: regression("delimiter = ';'\ndecimal = ','\n", data="semicolons.csv"),
+    ),
     (lambda: regression(site="xx"), "'x'", regression),
     # Files.
     case("rounds = 1", "rounds = one", "numbers without", "rounds = 1"),
