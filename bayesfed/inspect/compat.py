@@ -13,9 +13,11 @@ exist (those below 1 / k); k-hat is the estimate of k.
 
 from __future__ import annotations
 
+import importlib
 import math
 import warnings
 from collections.abc import Collection, Iterable, Mapping
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,8 +46,28 @@ def installed() -> Any:
     with warnings.catch_warnings():
         # ArviZ 0.23 announces 1.0 on every import; both versions are supported here.
         warnings.simplefilter("ignore", FutureWarning)
-        import arviz
+        try:
+            import arviz
+        except OSError:
+            return _import_with_other_cache()
     return arviz
+
+
+def _import_with_other_cache() -> Any:
+    """Import ArviZ with a temporary folder in place of the user's cache folder.
+
+    ArviZ 0.23 writes there on which day it last announced 1.0, and its import fails where it
+    cannot, such as in a container whose home folder is read-only.
+    """
+    import platformdirs
+
+    user_cache_dir = platformdirs.user_cache_dir
+    with TemporaryDirectory() as folder:
+        try:
+            platformdirs.user_cache_dir = lambda *_, **__: folder
+            return importlib.import_module("arviz")
+        finally:
+            platformdirs.user_cache_dir = user_cache_dir
 
 
 def build(

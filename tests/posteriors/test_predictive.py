@@ -19,6 +19,7 @@ from bayesfed.data import blobs as make_blobs
 from bayesfed.errors import ArgumentError, DataError, PosteriorError
 from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.inspect import k_hat, score_table
+from bayesfed.inspect.compat import installed
 from bayesfed.keys import Key
 
 DRAWS = 41
@@ -302,8 +303,9 @@ def test_k_hat_is_that_of_the_log_weights_of_all_rows(regression):
 def test_arviz_takes_the_export(regression):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import arviz as az
         import matplotlib.pyplot as plt
+
+        az = installed()
 
         result, _, tests = regression
         out = result.to_arviz(tests["a"], draws=100)

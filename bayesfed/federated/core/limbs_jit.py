@@ -10,12 +10,13 @@ from typing import Any
 import numba
 import numpy as np
 
-EXACT: dict[str, Any] = {"error_model": "numpy", "cache": True}
+from bayesfed.kernels import compile_kernel
+
 # Entries that are looked at together.
 BLOCK = 1024
 
 
-@numba.njit(**EXACT)
+@compile_kernel
 def add(values: Any, limbs: Any, start: int) -> None:
     """Add numbers ``(n,)`` to limbs ``(L, N)``, from entry `start` on."""
     for i in range(len(values)):
@@ -32,7 +33,7 @@ def lowest(value: Any) -> Any:
     return np.rint(np.float64(value) * 2.0**70) * 2.0**-70
 
 
-@numba.njit(**EXACT)
+@compile_kernel
 def add_to_floats(values: Any, floats: Any, limbs: Any, start: int) -> None:
     """Add numbers ``(n,)`` to floats ``(N,)``, from entry `start` on. A block of which a bit would
     be lost goes to three limbs ``(3, N)``, and its floats are NaN from then on.

@@ -9,6 +9,8 @@ from typing import Any
 import numba
 import torch
 
+from bayesfed.kernels import compile_kernel
+
 
 def _launch_threads() -> None:
     """Start numba's threads now. With OpenMP this changes torch's number of threads, which is put
@@ -22,7 +24,6 @@ def _launch_threads() -> None:
 _launch_threads()
 
 _MOST = numba.get_num_threads()
-EXACT: dict[str, Any] = {"error_model": "numpy", "cache": True}
 
 
 def both(kernel: Callable[..., None]) -> dict[bool, Any]:
@@ -47,7 +48,7 @@ def both(kernel: Callable[..., None]) -> dict[bool, Any]:
             kernel.__closure__,
         )
         twin.__qualname__, twin.__module__ = name, kernel.__module__
-        variants[parallel] = numba.njit(parallel=parallel, **EXACT)(twin)
+        variants[parallel] = compile_kernel(twin, parallel=parallel)
     return variants
 
 

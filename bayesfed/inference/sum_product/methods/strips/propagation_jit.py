@@ -12,7 +12,8 @@ from typing import Any
 import numba
 import numpy as np
 
-from bayesfed.inference.sum_product.methods.jit import EXACT, both
+from bayesfed.inference.sum_product.methods.jit import both
+from bayesfed.kernels import compile_kernel
 
 
 @numba.njit(inline="always")
@@ -61,7 +62,7 @@ def blend(new: float, old: float, damping: float, worst: float) -> Any:
     return mixed, max(worst, abs(mixed - old) / min(mixed, old))
 
 
-@numba.njit(**EXACT)
+@compile_kernel
 def forward(w: Any, unary: Any, pair: Any, across: Any, sums: Any, weights: Any) -> None:
     """Sum a strip from the left into `sums` ``(M, S)``; `unary` and `pair` ``(w, M)``, `across`
     ``(w - 1, M)``.
@@ -82,7 +83,7 @@ def forward(w: Any, unary: Any, pair: Any, across: Any, sums: Any, weights: Any)
         scale(w, column)
 
 
-@numba.njit(**EXACT)
+@compile_kernel
 def marginal(w: Any, column: Any, back: Any, bit: int) -> float:
     """Return the odds that a row is on, from forward and backward sums of a column."""
     off, on = 0.0, 0.0
@@ -94,7 +95,7 @@ def marginal(w: Any, column: Any, back: Any, bit: int) -> float:
     return on / off
 
 
-@numba.njit(**EXACT)
+@compile_kernel
 def backward(
     w: Any,
     unary: Any,
@@ -156,7 +157,7 @@ def backward(
     return worst
 
 
-@numba.njit(**EXACT)
+@compile_kernel
 def sweep_block(
     own: Any,
     own_pair: Any,
