@@ -16,6 +16,8 @@ from torch import nn
 import bayesfed as bf
 from bayesfed.compress.budgets import fit_flexible
 from bayesfed.models.nets import norms
+from tests.data.test_cifar import write_cifar10
+from tests.data.test_data import write_mnist
 from tests.support import recipes
 from tests.support.recipes import KEY, adapted, line, lines, net, planner, rows
 
@@ -47,6 +49,24 @@ def folder() -> pathlib.Path:
     kept = pathlib.Path(tempfile.mkdtemp()) / "mine"
     result().save(kept)
     return kept
+
+
+@functools.cache
+def cifar10_folder() -> pathlib.Path:
+    """Return a folder with CIFAR-10's files, of a few random pictures."""
+    folder = pathlib.Path(tempfile.mkdtemp())
+    write_cifar10(folder)
+    return folder
+
+
+@functools.cache
+def fashion_mnist_folder() -> pathlib.Path:
+    """Return a folder with Fashion-MNIST's files, of a few random pictures: those of the Debian
+    package are not everywhere.
+    """
+    folder = pathlib.Path(tempfile.mkdtemp())
+    write_mnist(folder, zipped=False)
+    return folder
 
 
 def fitted() -> Any:
@@ -127,7 +147,7 @@ BY_CALLABLE: Mapping[str, Mapping[str, Callable[[], Any]]] = {
         "parameters": lambda: bf.trees.parameters(normed()),
         "sample": lambda: torch.zeros(1, 1, 8, 8),
     },
-    "cifar10": {"folder": lambda: "nowhere"},
+    "cifar10": {"folder": cifar10_folder},
     "cnn": {"image": lambda: (1, 8, 8), "classes": lambda: 3},
     "compose": {"name": lambda: "own"},
     "conjugate": {
@@ -179,6 +199,7 @@ BY_CALLABLE: Mapping[str, Mapping[str, Callable[[], Any]]] = {
 
 # What a right call needs beside the arguments without a default.
 BESIDE: Mapping[str, Mapping[str, Any]] = {
+    "fashion_mnist": {"folder": fashion_mnist_folder()},
     "OverTheAir": {"snr_db": 20.0},
     "open": {"algorithm": fed_avg()},
     "federated_svi": {"observations": 48, "example": lines()["client-0"][:3]},
