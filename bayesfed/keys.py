@@ -92,9 +92,12 @@ Generator = torch.Generator | np.random.Generator | np.random.RandomState | rand
 
 
 class _Thread(threading.local):
-    """Whether this thread works on copies of its own, and draws from no global generator."""
+    """Whether this thread works on copies of its own, and draws from no global generator; and the
+    key of the innermost `forked` block that it is in.
+    """
 
     apart = False
+    key: Key | None = None
 
 
 _THREAD, _ONE = _Thread(), threading.RLock()
@@ -184,6 +187,27 @@ def forked(key: Key) -> Iterator[None]:
     For code that draws from a global generator and takes no other: Pyro's `sample`, dropout, module
     initialisers, whatever a user's network does.
     """
+    outer, _THREAD.key = _THREAD.key, key
+    try:
+        with _reseeded(key):
+            yield
+    finally:
+        _THREAD.key = outer
+
+
+def forked_key() -> Key:
+    """Return the key of the innermost `forked` block that this thread is in.
+
+    Code without a key of its own draws from children of it: the step of a server is in a block
+    whose key names run, phase and round (`bayesfed.federated.core.algorithm.Server`). Unlike a draw
+    from the global generators, it leaves their streams as they are. Outside such a block the key is
+    made of the seed of torch's global generator.
+    """
+    return _THREAD.key or Key(torch.initial_seed(), "global")
+
+
+@contextmanager
+def _reseeded(key: Key) -> Iterator[None]:
     if _THREAD.apart:
         yield
         return

@@ -17,7 +17,7 @@ import torch
 from bayesfed.federated import Kind, Reducer, Update, Whole
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core import MODEL, Info, of, owned
-from bayesfed.keys import Key
+from bayesfed.keys import forked_key
 from bayesfed.models import Spectrum, Unrolling, align, factorise, spectra
 from bayesfed.trees import Shapes, Tree, check, leaf_of, only, shapes
 
@@ -133,7 +133,8 @@ class Refactor:
         if not total.weight:
             return state, {}
         whole = owned(total.mean(), MODEL)
-        key, last = (Key(0, "refactor", round), spectra_of(state)) if self.warm else (None, None)
+        key = forked_key().child("refactor") if self.warm else None
+        last = spectra_of(state) if self.warm else None
         triplets = spectra(whole, self.layers, *self.sizes, key=key, warm=last)
         errors, missed = [0.0], [0.0]
         for name, spectrum in triplets.items():

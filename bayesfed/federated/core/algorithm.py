@@ -73,11 +73,11 @@ class Server(Protocol):
     """The step that takes the state and the sum of the updates to the next state.
 
     A server sees the core's leaves alone, and may draw: during its step the global generators are
-    seeded by run, phase and round. What else it may have, with a default
-    (`bayesfed.federated.core.seams`): `publish`, if it shows clients something other than its
-    state; ``steps_alone = True``, if it steps even if no client was heard, with a reducer to which
-    nothing was added; ``averages = True``, if a step is a mean, leaf by leaf; and ``stale``, how it
-    takes answers that were begun from an older state.
+    seeded by a key of run, phase and round, which `bayesfed.keys.forked_key` returns. What else it
+    may have, with a default (`bayesfed.federated.core.seams`): `publish`, if it shows clients
+    something other than its state; ``steps_alone = True``, if it steps even if no client was heard,
+    with a reducer to which nothing was added; ``averages = True``, if a step is a mean, leaf by
+    leaf; and ``stale``, how it takes answers that were begun from an older state.
     """
 
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:

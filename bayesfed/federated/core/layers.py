@@ -268,6 +268,9 @@ class Layer:
     ) -> tuple[Tree, Tree, Info]:
         """Return the layer's next leaves, the core's next leaves, and figures.
 
+        A layer that draws takes children of `bayesfed.keys.forked_key`, the key of run, phase and
+        round.
+
         Parameters
         ----------
         own

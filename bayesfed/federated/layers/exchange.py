@@ -16,7 +16,7 @@ from bayesfed.errors import UpdateError
 from bayesfed.errors.checks import checked_class, whole
 from bayesfed.federated.core import Fit, Info, Inner, Moment, Sent, Traits, Update, Visit, of, owned
 from bayesfed.federated.layers.holding import CHANGE, Holding, named, nothing
-from bayesfed.keys import Key
+from bayesfed.keys import Key, forked_key
 from bayesfed.trees import Tree, under
 
 # Kinds of leaves: of the state, what compression left out, and sums of the last changes, with
@@ -162,10 +162,11 @@ class Exchange(Holding):
             return self._moved(own, zeros, {}), model, info
         held = moment.shown(moment.model, round, None)
         mean, changes, residuals = total.mean(), Tree(), Tree()
+        rounding = forked_key().child("change")
         for name in names:
             wanted = mean[name] + own[f"{RESIDUAL}/{name}"]
             mask = mask_of(name, wanted, masks)
-            changes[name] = self._compressed(wanted, mask, Key(round, "change", name))
+            changes[name] = self._compressed(wanted, mask, rounding.child(name))
             residuals[name] = wanted - changes[name]
         handed = mean | {name: held[name] + change for name, change in changes.items()}
         kind = "value" if total.kind == "delta" else total.kind
