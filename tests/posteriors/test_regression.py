@@ -2,6 +2,7 @@
 of every kind of term, what is refused, predictions, and posteriors without a site.
 """
 
+import formulae
 import numpy as np
 import pandas as pd
 import pytest
@@ -373,6 +374,31 @@ def test_a_term_of_other_rows_is_refused(term):
         made(f"cost ~ days + {term}")
     with pytest.raises(ArgumentError, match="regression, formula: expected"):
         made(f"{term} ~ days")
+
+
+def test_a_column_that_is_compared_with_a_text_is_one_of_categories():
+    design, rows, _ = made("cost ~ I(ward == 'west') + where(ward != 'east', age, 0)")
+    assert design.columns[1:] == ("I(ward == 'west')", "where(ward != 'east', age, 0)")
+    inputs = torch.cat([part.inputs for part in rows.values()])
+    assert torch.equal(inputs[:, 1], torch.tensor((POOLED["ward"] == "west").to_numpy()).double())
+    known = POOLED["age"].where(POOLED["ward"] != "east", 0).to_numpy()
+    assert torch.equal(inputs[:, 2], torch.tensor(known))
+
+
+@pytest.mark.parametrize("formula", ["cost ~ ward / age", "cost ~ 0 + (ward + grade)**2"])
+def test_terms_that_share_a_column_are_those_of_pooled_rows(formula):
+    design, rows, _ = made(formula)
+    known = formulae.design_matrices(formula, POOLED).common
+    inputs = torch.cat([part.inputs for part in rows.values()])[:, : len(design.columns)]
+    assert np.allclose(inputs, known.design_matrix)
+
+
+def test_an_interaction_that_formulae_leaves_incomplete_is_refused():
+    coded = {name: frame.assign(old=frame["age"] > 60) for name, frame in DATA.items()}
+    coded = {name: frame.assign(old=frame["old"].map(str)) for name, frame in coded.items()}
+    with pytest.raises(ArgumentError, match="beside those of fewer columns"):
+        made("cost ~ ward:grade:old", data=coded)
+    assert len(made("cost ~ ward * grade * old", data=coded)[0].columns) == 18
 
 
 def test_terms_of_a_row_alone_are_no_terms_of_other_rows():

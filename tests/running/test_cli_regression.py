@@ -98,3 +98,23 @@ def test_classes_as_a_response(tmp_path):
 def test_what_is_wrong_is_said_with_its_line(text, words, tmp_path):
     with pytest.raises(ExperimentError, match=words):
         build(parse(text, tmp_path / "stays.toml"), 0)
+
+
+HOSTILE = "stay ~ np.savetxt('canary', age)"
+
+
+def test_a_formula_of_a_file_is_read_before_any_row(tmp_path, capsys):
+    """The CSV is not there: what is told is the formula."""
+    path = tmp_path / "stays.toml"
+    path.write_text(FILE.replace("stay ~ age", HOSTILE))
+    with pytest.raises(ExperimentError, match="a function of log, .*, found 'np.savetxt' at char"):
+        build(parse(path.read_text(), path), 0)
+    assert main(["run", str(path), "--out", str(tmp_path), "--quiet"]) == 2
+    assert main(["doctor", "--estimate", str(path)]) == 2
+    rows_in(tmp_path)
+    path.write_text(FILE)
+    setting = "regression.formula=stay ~ np.fromfile(age)"
+    assert main(["compare", str(path), "--set", setting, "--out", str(tmp_path), "--quiet"]) == 2
+    assert "a function of log" in (said := capsys.readouterr().err)
+    assert "found 'np.fromfile' at character 8" in said
+    assert not list(tmp_path.rglob("canary*"))

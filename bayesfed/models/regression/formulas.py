@@ -138,6 +138,11 @@ INSTEAD: Mapping[str, str] = {
 }
 
 
+def _formulae(module: str) -> Any:
+    """Return a module of the package formulae."""
+    return needs(f"formulae.{module}", "formulas", "formulae")
+
+
 def _elementwise(name: str, function: Elementwise) -> Callable[..., Any]:
     """Return the function that a formula calls: whole numbers and flags are float64 first, and what
     it returns is a pandas series if an argument is.
@@ -257,12 +262,22 @@ def build_design(text: str, frame: Frame) -> Any:
     Raises
     ------
     ArgumentError
-        As `parse_formula`; a formula may lack a response here.
+        As `parse_formula`; a formula may lack a response here. Or if an interaction of categories
+        needs others that formulae would not add, so that columns would be lacking.
     """
     formula = read_formula(text)
-    environment = needs("formulae.environment", "formulas").Environment([NAMESPACE])
-    matrices = needs("formulae.matrices", "formulas").DesignMatrices
-    return matrices(_description(formula.tree), frame, environment)
+    environment = _formulae("environment").Environment([NAMESPACE])
+    matrices = _formulae("matrices").DesignMatrices
+    design = matrices(_description(formula.tree), frame, environment)
+    # It adds to ``a:b:c`` alone what makes it complete, but of each name only once.
+    codings = design.model._get_encoding_bools()
+    lacking = [
+        name for name, ways in codings.items() if not isinstance(ways, bool) and len(ways) > 1
+    ]
+    if lacking:
+        expected = "interactions of categories beside those of fewer columns"
+        raise ArgumentError(WHERE, expected, f"none of {lacking[0]!a}", "y ~ x * z * w")
+    return design
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -305,8 +320,8 @@ class _Reader:
         self.compared = set[str]()
         self.bare_contrasts = set[str]()
         self.operations = self.named = 0
-        self.nodes = needs("formulae.expr", "formulas")
-        self.token = needs("formulae.token", "formulas").Token
+        self.nodes = _formulae("expr")
+        self.token = _formulae("token").Token
 
     def read(self) -> Formula:
         """Return the formula.
@@ -371,7 +386,7 @@ class _Reader:
 
     def scan(self) -> list[Any]:
         """Return the tokens, each with its position; formulae's scanner makes them."""
-        scanner = needs("formulae.scanner", "formulas").Scanner(self.text)
+        scanner = _formulae("scanner").Scanner(self.text)
         depth = signs = 0
         while not scanner.at_end():
             start = scanner.start = scanner.current
@@ -459,7 +474,7 @@ class _Reader:
         one, plus = self.token("NUMBER", "1", 1), self.token("PLUS", "+")
         one.position = plus.position = tokens[mark + 1].position
         whole = [*tokens[: mark + 1], one, plus, *tokens[mark + 1 :]]
-        parser = needs("formulae.parser", "formulas").Parser(whole)
+        parser = _formulae("parser").Parser(whole)
         try:
             tree = parser.parse()
         except Exception as problem:
@@ -915,7 +930,7 @@ def _is_text(node: Node) -> bool:
 
 def _token(node: Node) -> Any:
     """Return the first token that a node keeps, None if it keeps none."""
-    nodes = needs("formulae.expr", "formulas")
+    nodes = _formulae("expr")
     while isinstance(node, nodes.Grouping | nodes.Call):
         node = node.expression if isinstance(node, nodes.Grouping) else node.callee
     if isinstance(node, nodes.QuotedName):
@@ -929,7 +944,7 @@ def _written(node: Node) -> str:
     """Return a node of a call as a text in which every operation has its parentheses: two calls of
     one text compute the same.
     """
-    nodes = needs("formulae.expr", "formulas")
+    nodes = _formulae("expr")
     if isinstance(node, nodes.Grouping):
         return _written(node.expression)
     if isinstance(node, nodes.Call):
@@ -952,7 +967,7 @@ def _description(tree: Node) -> Any:
     no parts: formulae codes the categories of a part anew for each term, and where two share one
     the first would have the codes of the second.
     """
-    terms = needs("formulae.terms", "formulas")
+    terms = _formulae("terms")
     resolved = _resolved(tree)
     model = resolved if isinstance(resolved, terms.Model) else terms.Model(resolved)
     different = dict[Any, Any]()
@@ -1015,9 +1030,9 @@ def _resolved(node: Node) -> Any:
     """Return what formulae makes of terms. Sums are chains to the left, longer than Python's stack,
     so they are followed in a loop.
     """
-    nodes = needs("formulae.expr", "formulas")
-    resolver = needs("formulae.resolver", "formulas").Resolver
-    response = needs("formulae.terms", "formulas").Response
+    nodes = _formulae("expr")
+    resolver = _formulae("resolver").Resolver
+    response = _formulae("terms").Response
     links = list[Any]()
     while isinstance(node, nodes.Binary) and node.operator.kind in ("PLUS", "MINUS"):
         links.append(node)

@@ -11,6 +11,7 @@ from typing import Any
 from bayesfed.data.readers.labels import meant
 from bayesfed.errors import DataError, needs
 from bayesfed.models.regression.families import Name
+from bayesfed.models.regression.formulas import parse_formula
 from bayesfed.models.regression.frames import Frame, Missing
 from bayesfed.running.formulas.prepared import Prepared, prepared
 
@@ -55,9 +56,12 @@ class RegressionOf:
 
         Raises
         ------
+        ArgumentError
+            If the formula cannot be read, or calls what is not on the list; before any file is.
         DataError
             If a file cannot be read.
         """
+        parse_formula(self.formula)
         frame = self._frame(self.data)
         for part in (frame, self.new()):
             if part is not None and self.site not in part:

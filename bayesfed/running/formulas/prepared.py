@@ -13,7 +13,7 @@ from bayesfed.errors.checks import ITSELF, checked, shown
 from bayesfed.federated import Algorithm
 from bayesfed.models.regression.design import Design
 from bayesfed.models.regression.families import Name, check_family
-from bayesfed.models.regression.formulas import FORMULA
+from bayesfed.models.regression.formulas import parse_formula
 from bayesfed.models.regression.frames import Frame, Missing, split_by_site
 from bayesfed.models.regression.model import RegressionModel
 
@@ -70,7 +70,7 @@ def prepared(
     """
     check_family(family)
     frames, pandas = data, needs("pandas", "formulas")
-    needs("formulae", "formulas")
+    parse_formula(formula)
     if isinstance(data, pandas.DataFrame):
         frames = split_by_site(data, site, missing)
     named = isinstance(frames, Mapping) and frames
