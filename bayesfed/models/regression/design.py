@@ -1,7 +1,7 @@
 """`Design`: from the frames of sites to rows of numbers, the same columns at every site.
 
-What sites tell for it, in two rounds, is the categories of columns, the number of rows, and mean and
-sum of squares of columns and of the design's columns.
+What sites tell for it, in two rounds, is the categories of columns, the number of rows, and the
+means and sums of squares of columns and of the design's columns.
 """
 
 from __future__ import annotations

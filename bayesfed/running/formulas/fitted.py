@@ -49,8 +49,8 @@ def regression(
     Needs the extra `formulas`. Formulas are those of the package formulae, as of lme4 and Bambi:
     ``y ~ x1 * x2 + C(ward) + offset(log(days)) + (1 + x1 | hospital)``. Functions are `log`, `exp`,
     `sqrt`, those of ``np``, and `scale` and `center` of a column, by the mean and sd of all sites.
-    Sites tell which categories a column has, the number of rows, and mean and sum of squares of each
-    column; then what `federated_svi` of a model alone asks.
+    Sites tell which categories a column has, the number of rows, and means and sums of squares of
+    columns; then what `federated_svi` of a model alone asks.
 
     Categories are coded as those of pooled rows, also where a site lacks some. The first of a
     pandas categorical is the reference; those of texts and codes are sorted.

@@ -46,7 +46,7 @@ class Prepared:
         return federated_svi(self.model, least_rows=self.least_rows, secure=self.secure)
 
 
-@checked(formula=FORMULA, data=ITSELF, family=ITSELF)
+@checked(formula=ITSELF, data=ITSELF, family=ITSELF)
 def prepared(
     formula: str,
     data: Mapping[str, Any] | Any,
