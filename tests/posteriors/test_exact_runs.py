@@ -156,6 +156,15 @@ def test_a_site_that_never_comes_back_is_said():
     assert ((result.posterior.constants["beta.mean"] - mean) / sds).abs().max() < 0.02
 
 
+def test_a_method_that_is_run_again_on_fewer_sites_misses_none():
+    algorithm, clients = bf.federated_svi(line), sites(*rows())
+    bf.run(algorithm, clients, progress=False)
+    del clients["s1"]
+    again = bf.run(algorithm, clients, progress=False)
+    assert (again.posterior.status, again.posterior.doubt) == ("exact", "")
+    assert same(again.snapshot.state, run(clients).snapshot.state)
+
+
 def test_terms_that_no_rows_enter_are_the_priors_once():
     def tied(inputs, targets=None):
         a, b = (pyro.sample(name, dist.Normal(torch.tensor(0.0), 3.0)) for name in "ab")

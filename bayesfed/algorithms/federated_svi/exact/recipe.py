@@ -138,7 +138,10 @@ def exact_svi(
 
 
 def _note_sites(looks: Looks, run: Conditions) -> None:
-    """Note the sites of the pool, for the server to know of one that is never heard."""
+    """Note the sites of the pool, for the server to know of one that is never heard: those of this
+    run alone, since a method may be run again on fewer sites.
+    """
+    looks.there.clear()
     looks.there.update({one.name: one.samples for one in run.profiles})
 
 
