@@ -22,12 +22,12 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 Adjacency = list[set[int]]
-Cost = Callable[[Adjacency, Sequence[int], int], float]
 
 # Beyond so many variables only the order by clique size is tried: adding up fill edges costs the
 # square of the degree.
@@ -111,7 +111,7 @@ def clique_tree(
         neighbours.discard(variable)
     if min((_entries(adjacency, cards, one) for one in range(len(cards))), default=0) > limit:
         return None  # Whichever comes first.
-    costs = (_entries, _fill, _missing) if len(cards) <= MANY else (_entries,)
+    costs = (_Entries, _Fill, _Missing) if len(cards) <= MANY else (_Entries,)
     trees = [
         _tree(cards, sequence)
         for cost in costs
@@ -120,37 +120,107 @@ def clique_tree(
     return min(trees, key=lambda tree: tree.total, default=None)
 
 
-def _entries(adjacency: Adjacency, cards: Sequence[int], variable: int) -> float:
+def _entries(adjacency: Adjacency, cards: Sequence[int], variable: int) -> int:
     return math.prod((cards[other] for other in adjacency[variable]), start=cards[variable])
 
 
-def _fill(adjacency: Adjacency, cards: Sequence[int], variable: int) -> float:
-    return sum(
-        cards[one] * cards[two]
-        for one, two in combinations(adjacency[variable], 2)
-        if two not in adjacency[one]
-    )
+class _Cost(ABC):
+    """What eliminating each variable next would cost, kept up to date while others go.
+
+    Parameters
+    ----------
+    adjacency
+        The neighbours of each variable; the elimination changes it in place.
+    cards
+        Number of states of each variable.
+    """
+
+    values: list[int]
+
+    def __init__(self, adjacency: Adjacency, cards: Sequence[int]) -> None:
+        self.adjacency = adjacency
+        self.cards = cards
+
+    @abstractmethod
+    def leave(self, variable: int, neighbours: set[int]) -> None:
+        """Update the neighbours of a variable that has just lost all of its edges."""
+
+    @abstractmethod
+    def join(self, one: int, two: int, common: set[int]) -> None:
+        """Update the ends and the common neighbours of an edge that is about to be added."""
 
 
-def _missing(adjacency: Adjacency, cards: Sequence[int], variable: int) -> float:
-    return sum(two not in adjacency[one] for one, two in combinations(adjacency[variable], 2))
+class _Entries(_Cost):
+    """The entries of the table over a variable and its neighbours."""
+
+    def __init__(self, adjacency: Adjacency, cards: Sequence[int]) -> None:
+        super().__init__(adjacency, cards)
+        self.values = [_entries(adjacency, cards, variable) for variable in range(len(cards))]
+
+    def leave(self, variable: int, neighbours: set[int]) -> None:
+        for other in neighbours:
+            self.values[other] //= self.cards[variable]
+
+    def join(self, one: int, two: int, common: set[int]) -> None:
+        self.values[one] *= self.cards[two]
+        self.values[two] *= self.cards[one]
+
+
+class _Fill(_Cost):
+    """The joint states of the ends of every edge that eliminating a variable would add."""
+
+    def __init__(self, adjacency: Adjacency, cards: Sequence[int]) -> None:
+        super().__init__(adjacency, cards)
+        self.values = [
+            sum(
+                cards[one] * self._total(neighbours - adjacency[one] - {one}) for one in neighbours
+            )
+            // 2
+            for neighbours in adjacency
+        ]
+
+    def _total(self, variables: set[int]) -> int:
+        return sum(self.cards[variable] for variable in variables)
+
+    def leave(self, variable: int, neighbours: set[int]) -> None:
+        for other in neighbours:
+            apart = self.adjacency[other] - neighbours
+            self.values[other] -= self.cards[variable] * self._total(apart)
+
+    def join(self, one: int, two: int, common: set[int]) -> None:
+        joint = self.cards[one] * self.cards[two]
+        for other in common:
+            self.values[other] -= joint
+        for end, far in ((one, two), (two, one)):
+            apart = self.adjacency[end] - self.adjacency[far]
+            self.values[end] += self.cards[far] * self._total(apart)
+
+
+class _Missing(_Fill):
+    """The number of edges that eliminating a variable would add."""
+
+    def __init__(self, adjacency: Adjacency, cards: Sequence[int]) -> None:
+        super().__init__(adjacency, [1] * len(cards))
+
+    def _total(self, variables: set[int]) -> int:
+        return len(variables)
 
 
 def _eliminate(
-    start: Adjacency, cards: Sequence[int], cost: Cost, limit: int
+    start: Adjacency, cards: Sequence[int], kind: type[_Cost], limit: int
 ) -> list[tuple[int, set[int]]] | None:
     """Return variables in the order of elimination, each with its neighbours at that time; None
     beyond the limit.
     """
     adjacency = [set(neighbours) for neighbours in start]
     sequence: list[tuple[int, set[int]]] = []
-    costs = [cost(adjacency, cards, variable) for variable in range(len(cards))]
-    heap = [(value, variable) for variable, value in enumerate(costs)]
+    cost = kind(adjacency, cards)
+    heap = [(value, variable) for variable, value in enumerate(cost.values)]
     heapq.heapify(heap)
     gone, total = [False] * len(cards), 0.0
     while heap:
         value, variable = heapq.heappop(heap)
-        if gone[variable] or value != costs[variable]:
+        if gone[variable] or value != cost.values[variable]:
             continue
         neighbours = adjacency[variable]
         entries = _entries(adjacency, cards, variable)
@@ -162,15 +232,17 @@ def _eliminate(
         changed = set(neighbours)
         for one in neighbours:
             adjacency[one].discard(variable)
+        cost.leave(variable, neighbours)
         for one, two in combinations(neighbours, 2):
             if two not in adjacency[one]:
+                common = adjacency[one] & adjacency[two]
+                cost.join(one, two, common)
                 adjacency[one].add(two)
                 adjacency[two].add(one)
                 # Their common neighbours have an edge less to add.
-                changed |= adjacency[one] & adjacency[two]
+                changed |= common
         for other in changed:
-            costs[other] = cost(adjacency, cards, other)
-            heapq.heappush(heap, (costs[other], other))
+            heapq.heappush(heap, (cost.values[other], other))
     return sequence
 
 
