@@ -113,7 +113,7 @@ def against_peers(python: Path, repeats: int) -> Iterator[bool]:
             work = {"PGMax": peer_sweep(pgmax, 10), "fbgbp": peer_sweep(fbgbp, 10)}
             work["bp"] = sweep(grid, u, 200)
             if shape == SQUARE:
-                work["tables 2 x 2"] = sweep(general(shape, links), weights(u), 16)
+                work["tables 2 x 2"] = sweep(general(shape, links), u.reshape(-1), 16)
             seconds = turns(f"sweeps {name(shape)}", work, repeats)
         report(f"a sweep, {name(shape)}, hard", seconds, shape, against=("PGMax", "fbgbp"))
         yield at_least(
@@ -141,7 +141,7 @@ def against_peers(python: Path, repeats: int) -> Iterator[bool]:
         graph = general(CELLS, cells)
         seconds = turns(
             "sweeps of cells",
-            {"PGMax": peer_sweep(pgmax, 10), "tables of 16": sweep(graph, weights(u), 20)},
+            {"PGMax": peer_sweep(pgmax, 10), "tables of 16": sweep(graph, u.reshape(-1), 20)},
             repeats,
         )
         report(
@@ -151,7 +151,7 @@ def against_peers(python: Path, repeats: int) -> Iterator[bool]:
             against=("PGMax",),
         )
         pgmax.ask("settle", tol=1e-5, at_most=200)
-        ours = infer(graph, weights(u), method="bp", tol=1e-5).marginals[..., 1].reshape(CELLS)
+        ours = infer(graph, u.reshape(-1), method="bp", tol=1e-5).marginals[..., 1].reshape(CELLS)
         gap = float((ours - pgmax.marginals(CELLS)).abs().max())
     yield target(
         f"largest difference of a marginal between PGMax and tables of 16, {name(CELLS)}, x 1e6",
@@ -297,7 +297,7 @@ def differences(python: Path, theirs: Tensor, u: Tensor) -> dict[str, float]:
     grid = model(LAYER, MILD)
     found = {"bp": infer(grid, u, method="bp", tol=1e-6).marginals}
     found["tables 2 x 2"] = (
-        infer(general(LAYER, agreement(MILD)), weights(u), method="bp", tol=1e-5)
+        infer(general(LAYER, agreement(MILD)), u.reshape(-1), method="bp", tol=1e-5)
         .marginals[..., 1]
         .reshape(LAYER)
     )
@@ -386,11 +386,6 @@ def agreement(stay: float) -> Tensor:
 def evidence(shape: tuple[int, int]) -> Tensor:
     """Return log-odds."""
     return NOISE * torch.randn(shape, generator=torch.Generator().manual_seed(0))
-
-
-def weights(u: Tensor) -> Tensor:
-    """Return log-odds as log weights of both states."""
-    return torch.stack([torch.zeros_like(u), u], -1).reshape(-1, 2)
 
 
 def general(shape: tuple[int, int], values: Tensor) -> Tables:

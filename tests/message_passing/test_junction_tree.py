@@ -65,7 +65,7 @@ def test_tables_equal_enumeration(zeros):
         assert torch.equal(
             sum_junction(model, other, tree).extrinsic[:, 2], outcome.extrinsic[:, 2]
         )
-        result = infer(model, evidence, method="exact")
+        result = infer(model, log_weights=evidence, method="exact")
         state, log_probability = result.most_probable
         weights = [
             enumerate_weight(graph, evidence[0].numpy(), states)
@@ -197,7 +197,7 @@ def test_contradictions_are_refused():
     )
     odd[1, 0, 0], odd[1, 1, 1] = -math.inf, -math.inf
     with pytest.raises(ArgumentError, match=r"found none .*batch entry 1"):
-        infer(agreeing, odd)
+        infer(agreeing, log_weights=odd)
     with pytest.warns(UnverifiedWarning, match="tables that forbid combinations form cycles"):
         assert infer(agreeing, method="bp").trust == "unverified"
 

@@ -84,7 +84,7 @@ def test_asymmetric_tables_through_couplings_equal_the_table_kernel():
     group = TableGroup(logs, torch.arange(len(scopes)), torch.tensor(scopes))
     tables = Tables(torch.full((12,), 2), torch.zeros(12, 2, dtype=torch.float64), (group,))
     weights = torch.stack([torch.zeros_like(evidence), evidence], dim=-1)
-    general = infer(tables, weights, method="bp", tol=1e-11)
+    general = infer(tables, log_weights=weights, method="bp", tol=1e-11)
     pairwise = infer(drawn, evidence, method="bp", tol=1e-11)
     assert isinstance(drawn.lower(), Grid)
     assert torch.allclose(general.marginals[:, 1], pairwise.marginals, atol=1e-8)

@@ -38,8 +38,8 @@ def test_regions_of_one_tree_are_exact_and_factors_alone_are_bethes():
         generator = np.random.default_rng(seed)
         graph, planted = random_loops(generator, zeros=0.2 if seed % 2 else 0.0)
         model, evidence = graph.lower(), random_evidence(generator, graph, planted, batch=2)
-        whole = infer(model, evidence, method="gbp", regions=[range(7)])
-        exact = infer(model, evidence)
+        whole = infer(model, log_weights=evidence, method="gbp", regions=[range(7)])
+        exact = infer(model, log_weights=evidence)
         assert float((whole.marginals - exact.marginals).abs().max()) < 1e-10
         assert torch.allclose(whole.log_z, exact.log_z, atol=1e-9)
         for entry in range(2):

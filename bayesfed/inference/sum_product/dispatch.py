@@ -6,13 +6,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
 from bayesfed.inference.sum_product.graphs.flat import Tables
 from bayesfed.inference.sum_product.graphs.lowering import edge_list
 from bayesfed.inference.sum_product.graphs.recognise import recognise
+from bayesfed.inference.sum_product.methods.conditioning import (
+    Parts,
+    cheap,
+    fitting,
+    forbids,
+    parts_of,
+    refuse_part,
+    sum_conditioned,
+    whole_part,
+)
 from bayesfed.inference.sum_product.methods.edges.propagation import pass_edges, pass_forest
 from bayesfed.inference.sum_product.methods.edges.wiring import placed
 from bayesfed.inference.sum_product.methods.exact import sum_grid
@@ -25,6 +34,7 @@ from bayesfed.inference.sum_product.methods.junction import (
     refuse_size,
     sum_junction,
 )
+from bayesfed.inference.sum_product.methods.observed import finite, with_observed
 from bayesfed.inference.sum_product.methods.outcome import Outcome, Settings
 from bayesfed.inference.sum_product.methods.regions.choice import LARGEST, blocks, cycles
 from bayesfed.inference.sum_product.methods.regions.propagation import pass_regions
@@ -52,7 +62,8 @@ def choose(
     model
         A flat model.
     evidence
-        As `infer` takes it, with any batch dimensions.
+        Log-odds, infinite where a state was observed, or log weights of tables, with any batch
+        dimensions.
     method
         The user's choice: a name, or "auto".
     regions
@@ -65,18 +76,56 @@ def choose(
     ArgumentError
         If there is no such method, or it does not serve the model.
     """
-    if method == "gbp":
-        return _on_regions(model, evidence, regions)
     if isinstance(model, Tables):
-        return _on_tables(model, evidence.reshape(-1, *model.unary.shape), method, rows)
+        weights = evidence.reshape(-1, *model.unary.shape)
+        if method == "gbp":
+            return _on_regions(model, weights, regions)
+        return _on_tables(model, weights, method, rows)
+    if (
+        method in ("auto", "exact")
+        and bool(evidence.isinf().any())
+        and (exact := _observed_bits(model, evidence, method)) is not None
+    ):
+        return exact
+    plain = finite(model, evidence)
+    chosen, run = _on_bits(model, plain, method, regions)
+    if plain is evidence:
+        return chosen, run
+    return chosen, lambda settings, state: with_observed(run(settings, state), evidence, plain)
+
+
+def _observed_bits(model: Grid | Ising, evidence: Tensor, method: str) -> tuple[Method, Run] | None:
+    """Return exact sums of what is left of a graph of bits of which some are observed; None if
+    another method is to take it as it is.
+    """
+    if isinstance(model, Grid) and _by_transfer(
+        model, len(evidence.reshape(-1, *model.size)), method
+    ):
+        return None
+    ising = placed(model.ising(), evidence.device)
+    nodes = evidence.reshape(-1, ising.field.numel())
+    if ising.is_forest or cheap_tree(ising, len(nodes)) is not None:
+        return None
+    if (parts := _parts(ising, nodes, method)) is None:
+        return None
+    return "exact", lambda settings, state: _as_grid(model, sum_conditioned(ising, nodes, parts))
+
+
+def _on_bits(
+    model: Grid | Ising, evidence: Tensor, method: str, regions: Regions
+) -> tuple[Method, Run]:
+    """Return the method and its run for finite log-odds."""
+    ising = placed(model.ising(), evidence.device)
+    nodes = evidence.reshape(-1, ising.field.numel())
+    if method == "gbp":
+        name, run = _on_regions(ising, nodes, regions)
+        return name, lambda settings, state: _as_grid(model, run(settings, state))
     if (
         isinstance(model, Grid)
         and min(model.size) > 1
-        and (run := _on_grid(model, evidence.reshape(-1, *model.size), method))
+        and (run_grid := _on_grid(model, evidence.reshape(-1, *model.size), method))
     ):
-        return run
-    ising = placed(model.ising(), evidence.device)
-    nodes = evidence.reshape(-1, ising.field.numel())
+        return run_grid
     if method in ("auto", "exact", "strip") and ising.is_forest:
         # A grid of a single row or column gets here; every method is exact on it.
         return "exact", lambda settings, state: _as_grid(model, pass_forest(ising, nodes))
@@ -87,17 +136,11 @@ def choose(
     return "bp", lambda settings, state: _as_grid(model, pass_edges(ising, nodes, settings, state))
 
 
-def _on_regions(model: Model, evidence: Tensor, regions: Regions) -> tuple[Method, Run]:
-    plain = model if isinstance(model, Tables) else placed(model.ising(), evidence.device)
-    flat = evidence.reshape(
-        -1, *(plain.unary.shape if isinstance(plain, Tables) else plain.field.shape)
-    )
+def _on_regions(model: Ising | Tables, evidence: Tensor, regions: Regions) -> tuple[Method, Run]:
     taken = (
-        cycles(*structure(plain)) if regions is None else [frozenset(region) for region in regions]
+        cycles(*structure(model)) if regions is None else [frozenset(region) for region in regions]
     )
-    return "gbp", lambda settings, state: _as_grid(
-        model, pass_regions(plain, flat, taken, settings, state)
-    )
+    return "gbp", lambda settings, state: pass_regions(model, evidence, taken, settings, state)
 
 
 def _on_tables(model: Tables, evidence: Tensor, method: str, rows: int) -> tuple[Method, Run]:
@@ -116,9 +159,35 @@ def _on_tables(model: Tables, evidence: Tensor, method: str, rows: int) -> tuple
         raise _unserved(method, "a general factor graph", "method='auto'")
     if compile_tables(model, evidence.dtype, evidence.device).forest:
         return "exact", lambda settings, state: pass_tables(model, evidence, settings, state)
+    hard = forbids(model, evidence)
+    if (
+        hard
+        and method in ("auto", "exact")
+        and cheap_tree(model, len(evidence)) is None
+        and (parts := _parts(model, evidence, method)) is not None
+    ):
+        return "exact", lambda settings, state: sum_conditioned(model, evidence, parts)
     if (tree := _tree(model, len(evidence), method)) is not None:
         return "exact", lambda settings, state: sum_junction(model, evidence, tree)
     return "bp", lambda settings, state: _pass_possible(model, evidence, settings, state)
+
+
+def _parts(model: Ising | Tables, evidence: Tensor, method: str) -> Parts | None:
+    """Return the batch entries with the clique trees of what is free in them; None if "auto" is to
+    leave them to belief propagation.
+
+    Raises
+    ------
+    ArgumentError
+        If the method is "exact" and a tree does not fit, or if a variable has no possible state.
+    """
+    whole = whole_part(model, evidence)
+    if method == "exact":
+        parts = parts_of(whole, fitting)
+        if parts is None:
+            raise refuse_part(whole, "method='bp', or method='strip' for grids")
+        return parts
+    return parts_of(whole, lambda part: cheap(part, len(evidence)))
 
 
 def _pass_possible(
@@ -127,10 +196,7 @@ def _pass_possible(
     """Run belief propagation on tables with cycles; where a junction tree is cheap, refuse tables
     that contradict each other.
     """
-    hard = compile_tables(model, evidence.dtype, evidence.device).hard or bool(
-        torch.isneginf(evidence).any()
-    )
-    if hard and (tree := cheap_tree(model, len(evidence))) is not None:
+    if forbids(model, evidence) and (tree := cheap_tree(model, len(evidence))) is not None:
         check_possible(build(model, evidence, tree)[0].log_z())
     return pass_tables(model, evidence, settings, state)
 
@@ -146,9 +212,7 @@ def _on_grid(grid: Grid, evidence: Tensor, method: str) -> tuple[Method, Run] | 
     """Return the method and its run for evidence ``(B, K, M)`` on a grid of at least two rows and
     columns; None: as an edge list.
     """
-    if transfer.fits(
-        grid, len(evidence), limit=2**34 if method == "exact" else 2**30
-    ) and method in ("auto", "exact"):
+    if _by_transfer(grid, len(evidence), method):
         return "exact", lambda settings, state: sum_grid(grid, evidence)
     if method == "strip":
         return "strip", lambda settings, state: pass_strips(grid, evidence, settings, state)
@@ -157,6 +221,16 @@ def _on_grid(grid: Grid, evidence: Tensor, method: str) -> tuple[Method, Run] | 
         wide = evidence if holds(grid, evidence) else evidence.double()
         return "bp", lambda settings, state: pass_checkerboard(grid, wide, settings, state)
     return None
+
+
+def _by_transfer(grid: Grid, batch: int, method: str) -> bool:
+    """Return whether the transfer matrix sums a grid exactly."""
+    limit = 2**34 if method == "exact" else 2**30
+    return (
+        method in ("auto", "exact")
+        and min(grid.size) > 1
+        and transfer.fits(grid, batch, limit=limit)
+    )
 
 
 def _size(model: Tables) -> tuple[int, int] | None:

@@ -9,7 +9,7 @@ to 100 times smaller. `Inferred.trust` says which of these a result is.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -19,9 +19,11 @@ from torch import Tensor
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import a, checked, number, whole
 from bayesfed.inference.sum_product.dispatch import choose
+from bayesfed.inference.sum_product.evidence import read_evidence
 from bayesfed.inference.sum_product.graphs.factor_graph import FactorGraph
 from bayesfed.inference.sum_product.graphs.flat import Tables
 from bayesfed.inference.sum_product.methods import outcome as passing
+from bayesfed.inference.sum_product.methods.observed import finite
 from bayesfed.inference.sum_product.methods.outcome import Settings
 from bayesfed.inference.sum_product.methods.strips.propagation import WIDEST
 from bayesfed.inference.sum_product.methods.structure import learned
@@ -51,6 +53,8 @@ def infer(
     graph: FactorGraph | Model | Clusters,
     evidence: Tensor | None = None,
     *,
+    log_weights: Tensor | None = None,
+    observed: Mapping[Hashable, int] | None = None,
     method: Literal["auto", "exact", "bp", "strip", "gbp"] = "auto",
     init: passing.Start = "zero",
     state: Tensor | None = None,
@@ -71,18 +75,32 @@ def infer(
         A `FactorGraph`, a flat model, or `Clusters`, whose entries get the log-odds of their
         cluster.
     evidence
-        Evidence from outside the graph; default none. Binary variables: log-odds of
-        ``graph.shape``, or log weights of both states with a last axis of 2. Others: log weights
-        ``(n, C)``, C the largest cardinality. Results have the first form for binary pairwise
-        graphs whose tables forbid nothing, else the second. Batch dimensions may come first;
-        float32 or float64, on any device. Tables are summed there;
-        binary pairwise graphs on the CPU, with results on the device of the evidence.
+        Log-odds of the state 1, ``(..., *graph.shape)``, in nats and finite: what is known of each
+        variable from outside the graph. Only for graphs whose variables all have two states,
+        whatever their tables. Default: none.
+    log_weights
+        The same as log weights of every state, ``(..., *graph.shape, C)``, C the largest number of
+        states, for any graph; instead of `evidence`. -inf for a state that is impossible; entries
+        of states that a variable does not have are ignored.
+    observed
+        Variables whose state was seen, as ``{name: state}`` with the names of `graph.variables` and
+        states from 0; in every batch entry, and in addition to the others. Graphs without names
+        number their variables in the order of the flattened evidence; a variable of a grid is also
+        known as ``(row, column)``.
+
+        Evidence tensors are float32 or float64 on any device, and batch dimensions may come first.
+        Tables are summed there; binary pairwise graphs on the CPU, with results on the device of
+        the evidence. Results are log-odds of ``graph.shape`` for binary pairwise graphs whose
+        tables forbid nothing, else log marginals ``(..., n, C)``; `Inferred.probabilities` has one
+        form for all.
     method
         "exact": by transfer matrix (grids with a side of at most 12), in two passes (trees), or by
-        junction tree wherever its largest table has at most 2^24 entries, batch included. "bp":
+        junction tree wherever its largest table has at most 2^24 entries, batch included. Where a
+        tree is large, variables that were observed or that zeros of tables fix are taken out of the
+        graph first, and states that are impossible out of its tables. "bp":
         belief propagation. "strip": grids, of tables too. "gbp": generalised
         belief propagation on `regions`, each of which is summed exactly. "auto": "exact" where it
-        takes about 0.1 s or less, else "bp".
+        takes about 0.1 s or less (a few seconds where states are impossible), else "bp".
     init
         Start from neutral messages ("zero", the only start of "gbp" and of tables), or from the
         largest ("hi") or smallest ("lo") possible ones: with attractive couplings, the last two
@@ -124,9 +142,10 @@ def infer(
     Raises
     ------
     ArgumentError
-        If the evidence has another shape or is not finite, the method does not serve the graph or
-        has no use for `regions` or `strip_rows`, or the state is not one of this graph, method and
-        batch.
+        If the evidence has another shape, is not finite or contradicts the graph, a variable or
+        state that was observed does not exist, the method does not serve the graph or has no use
+        for `regions` or `strip_rows`, sums or regions are too large, or the state is not one of
+        this graph, method and batch.
 
     Warns
     -----
@@ -145,14 +164,18 @@ def infer(
         else (graph.model if isinstance(graph, Clusters) else graph, 0.0)
     )
     clusters = graph if isinstance(graph, Clusters) else None
-    entries = evidence = _evidence(clusters or model, evidence)
+    names = graph.variables if isinstance(graph, FactorGraph) else range(math.prod(graph.shape))
+    read = read_evidence(clusters or model, evidence, log_weights, observed, names)
+    entries = seen = read.values
     if clusters:
-        evidence = clusters.sums(entries)
+        seen = clusters.sums(entries)
+    # What was observed is infinite in `seen`; these log-odds are finite, and differentiable.
+    held = seen if isinstance(model, Tables) else finite(model, seen)
     hide_bar = None if progress is None else not progress
     settings = Settings(tol, max_sweeps, damping, init, strip_rows, hide_bar)
     with torch.no_grad():
         # The kernels of pairwise graphs run on the CPU.
-        plain = (evidence if isinstance(model, Tables) else evidence.cpu()).detach().contiguous()
+        plain = (seen if isinstance(model, Tables) else seen.cpu()).detach().contiguous()
         _check_regions(regions, model)
         for name, given, of in (
             ("regions", regions is not None, "gbp"),
@@ -171,15 +194,10 @@ def infer(
                 "smaller couplings or tables, or regions that overlap less",
             )
         share = multistable_share(model, chosen, run, settings, outcome) if certify else None
-    belief = outcome.belief.reshape(evidence.shape).to(evidence)
-    extrinsic = outcome.extrinsic.reshape(evidence.shape).to(evidence)
-    if clusters:
-        belief = clusters.spread(belief)
-        extrinsic = belief - entries
+    belief = outcome.belief.reshape(held.shape).to(held)
     inferred = Inferred(
         chosen,
-        belief,
-        extrinsic,
+        clusters.spread(belief) if clusters else belief,
         outcome.state,
         outcome.sweeps,
         outcome.residual,
@@ -187,9 +205,11 @@ def infer(
         share,
         model,
         outcome,
-        evidence,
-        constant,
+        held,
+        plain,
+        constant + read.constant,
         clusters,
+        entries,
     )
     if warn:
         warn_of(inferred, tol)
@@ -205,51 +225,6 @@ def log_z(
     Arguments are those of `infer`.
     """
     return infer(graph, evidence, **options).log_z
-
-
-def _evidence(model: Model | Clusters, evidence: Tensor | None) -> Tensor:
-    shape = tuple(model.unary.shape) if isinstance(model, Tables) else model.shape
-    if evidence is None:
-        own = model.model if isinstance(model, Clusters) else model
-        like = own.unary if isinstance(own, Tables) else own.field
-        return torch.zeros(
-            shape, dtype=torch.float64, device=like.device if isinstance(like, Tensor) else "cpu"
-        )
-    evidence = _in_form(model, evidence, shape)
-    # A general graph takes -inf: an impossible state.
-    kind, bounded = (
-        ("log weights", evidence) if isinstance(model, Tables) else ("log-odds", evidence.abs())
-    )
-    finite = bool((bounded < math.inf).all())
-    fits = evidence.dtype in (torch.float32, torch.float64)
-    if (
-        not fits
-        or not finite
-        or tuple(evidence.shape[evidence.ndim - len(shape) :]) != shape
-        or not evidence.numel()
-    ):
-        actual = f"{evidence.dtype} of shape {tuple(evidence.shape)}"
-        raise ArgumentError(
-            "infer evidence",
-            f"finite float32 or float64 {kind} of shape (..., {str(shape)[1:]}",
-            actual if finite or not fits else f"{actual}, not all finite",
-            "0 where nothing is known",
-        )
-    return evidence
-
-
-def _in_form(model: Model | Clusters, evidence: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return evidence of binary variables in the form of the model: log-odds, or log weights of
-    both states.
-    """
-    given = tuple(evidence.shape)
-    if given[len(given) - len(shape) :] == shape or not evidence.is_floating_point():
-        return evidence
-    if not isinstance(model, Tables):
-        both = given[-len(shape) - 1 :] == (*shape, 2)
-        return evidence[..., 1] - evidence[..., 0] if both else evidence
-    odds = shape[1] == 2 and given[-1:] == shape[:1] and bool((model.cards == 2).all())
-    return torch.stack([torch.zeros_like(evidence), evidence], -1) if odds else evidence
 
 
 def _check_regions(regions: Sequence[Sequence[int]] | None, model: Model) -> None:

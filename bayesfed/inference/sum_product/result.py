@@ -11,7 +11,20 @@ from torch import Tensor
 
 from bayesfed.errors.checks import checked, whole
 from bayesfed.inference.sum_product.graphs.flat import Tables
-from bayesfed.inference.sum_product.methods.junction import build, fitting_tree, refuse_size
+from bayesfed.inference.sum_product.methods.conditioning import (
+    ConditionedSums,
+    fitting,
+    forbids,
+    parts_of,
+    refuse_part,
+    whole_part,
+)
+from bayesfed.inference.sum_product.methods.junction import (
+    build,
+    cheap_tree,
+    fitting_tree,
+    refuse_size,
+)
 from bayesfed.inference.sum_product.methods.outcome import Outcome
 from bayesfed.inference.sum_product.methods.structure import as_flat, learned
 from bayesfed.inference.sum_product.trust.uniqueness import spectral_bound
@@ -33,10 +46,9 @@ class Inferred:
     ----------
     method
         The method that ran.
-    belief, extrinsic
-        Log-odds of the graph's shape, ``belief = evidence + extrinsic``: with the variable's own
-        evidence and without. For general graphs: log marginals ``(..., n, C)``, and the same
-        without the variable's own evidence, normalised.
+    belief
+        Log-odds of the graph's shape, infinite where a state was observed. For general graphs: log
+        marginals ``(..., n, C)``.
     state
         Messages; pass them to the next call for a warm start.
     sweeps, residual, converged
@@ -53,7 +65,6 @@ class Inferred:
 
     method: Method
     belief: Tensor
-    extrinsic: Tensor
     state: Tensor
     sweeps: int
     residual: float
@@ -62,8 +73,10 @@ class Inferred:
     model: Model = field(repr=False)
     _outcome: Outcome = field(repr=False)
     _evidence: Tensor = field(repr=False)
-    _constant: float = field(default=0.0, repr=False)
+    _seen: Tensor = field(repr=False)
+    _constant: Tensor | float = field(default=0.0, repr=False)
     _clusters: Clusters | None = field(default=None, repr=False)
+    _entries: Tensor | None = field(default=None, repr=False)
 
     @cached_property
     def trust(self) -> Literal["exact", "unique", "unverified"]:
@@ -78,6 +91,26 @@ class Inferred:
             return "exact"
         bound = self.trust_bound
         return "unique" if self.method == "bp" and bound is not None and bound < 1 else "unverified"
+
+    @cached_property
+    def extrinsic(self) -> Tensor:
+        """What is known of each variable without its own evidence, in the form of `belief`:
+        log-odds, ``belief = evidence + extrinsic``, or normalised log marginals.
+
+        Of variables that were observed it takes further sums, a graph for each, where exact sums
+        have taken these variables out of the graph.
+
+        Raises
+        ------
+        ArgumentError
+            If a graph with such a variable free is too large.
+        """
+        later = self._outcome.later
+        with torch.no_grad():
+            flat = self._outcome.extrinsic if later is None else later()
+            if self._clusters and self._entries is not None:
+                return self.belief - self._entries.detach()
+            return flat.reshape(self._evidence.shape).to(self._evidence)
 
     @property
     def _exact(self) -> bool:
@@ -104,6 +137,14 @@ class Inferred:
         """
         return self.belief.exp() if isinstance(self.model, Tables) else self.belief.sigmoid()
 
+    @property
+    def probabilities(self) -> Tensor:
+        """Probabilities of every state, ``(..., *shape, C)``, in this form for every graph."""
+        marginals = self.marginals
+        if isinstance(self.model, Tables):
+            return marginals
+        return torch.stack([1 - marginals, marginals], dim=-1)
+
     @cached_property
     def pair_marginals(self) -> tuple[Tensor, ...]:
         """Marginal tables of the factors; for binary pairwise graphs in float64.
@@ -128,7 +169,8 @@ class Inferred:
         """
         with torch.no_grad():
             value = self._outcome.log_z().to(self._evidence.device, torch.float64)
-            value = value.reshape(*self._batch, -1).sum(-1) + self._constant
+            value = value.reshape(*self._batch, -1).sum(-1)
+        value = value + self._constant
         expected = self._expected_energy()
         return value if expected is None else value + (expected - expected.detach())
 
@@ -168,19 +210,25 @@ class Inferred:
     @cached_property
     def _flat(self) -> tuple[Ising | Tables, Tensor]:
         """The model as an edge list or tables, and the evidence ``(B, n)`` or ``(B, n, C)`` in its
-        order; B counts batch entries and copies.
+        order, infinite where a state was observed; B counts batch entries and copies.
         """
-        flat, evidence = as_flat(self.model), self._evidence.detach()
+        flat, evidence = as_flat(self.model), self._seen.to(self._evidence.device)
         if isinstance(flat, Tables):
             return flat, evidence.reshape(-1, *evidence.shape[-2:])
         return flat, evidence.reshape(-1, flat.field.numel())
 
     @cached_property
-    def _junction(self) -> JunctionTree:
+    def _junction(self) -> JunctionTree | ConditionedSums:
         flat, evidence = self._flat
+        hint = "a smaller batch or graph, or its marginals"
+        if cheap_tree(flat, len(evidence)) is None and forbids(flat, evidence):
+            whole = whole_part(flat, evidence)
+            if (parts := parts_of(whole, fitting)) is None:
+                raise refuse_part(whole, hint)
+            return ConditionedSums(flat, evidence, parts)
         tree = fitting_tree(flat, len(evidence))
         if tree is None:
-            raise refuse_size(flat, len(evidence), "a smaller batch or graph, or its marginals")
+            raise refuse_size(flat, len(evidence), hint)
         return build(flat, evidence, tree)[0]
 
     def _arranged(self, states: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from bayesfed.models.random_fields.elimination import CliqueTree
 
 @dataclass(frozen=True)
 class Factor:
-    """Log weights ``(*cards)`` over a few variables; axes in the order of `scope`."""
+    """Log weights ``(1 or B, *cards)`` over a few variables; axes in the order of `scope`."""
 
     scope: tuple[int, ...]
     table: Tensor
@@ -31,8 +31,8 @@ class CliqueTables:
     home
         The clique of each factor.
     tables
-        For each clique the sum of its factors' log tables, ``(1, *cards)``, float64; axes in the
-        order of the clique's `scope`.
+        For each clique the sum of its factors' log tables, ``(1 or B, *cards)``, float64; axes in
+        the order of the clique's `scope`.
     children
         For each clique, those that send to it.
     """
@@ -55,7 +55,10 @@ class CliqueTables:
             places = [-tree.rank[variable] for variable in factor.scope]
             order = sorted(range(len(places)), key=places.__getitem__)
             inside[number].append(
-                Factor(tuple(factor.scope[axis] for axis in order), factor.table.permute(order))
+                Factor(
+                    tuple(factor.scope[axis] for axis in order),
+                    factor.table.permute(0, *(1 + axis for axis in order)),
+                )
             )
         tables = [
             _grown(clique.scope, cards, part, like)
@@ -71,17 +74,18 @@ class CliqueTables:
 def _grown(
     scope: tuple[int, ...], cards: Sequence[int], factors: list[Factor], like: Tensor
 ) -> Tensor:
-    """Return the sum of log tables over a clique ``(1, *cards)``. It grows axis by axis: a factor
-    is added before the axes that it does not have.
+    """Return the sum of log tables over a clique ``(1 or B, *cards)``. It grows axis by axis: a
+    factor is added before the axes that it does not have.
     """
-    total = like.new_zeros(1)
+    total = like.new_zeros(max((len(factor.table) for factor in factors), default=1))
     for number, variable in enumerate(scope):
         total = total[..., None].expand(*total.shape, cards[variable])
         last = [factor for factor in factors if factor.scope[-1] == variable]
         if last:
             total = total.clone()
         for factor in last:
-            total += factor.table.reshape(shape_of(cards, scope[: number + 1], factor.scope))
+            shape = shape_of(cards, scope[: number + 1], factor.scope)
+            total += factor.table.reshape(-1, *shape)
     return total.contiguous()
 
 

@@ -172,9 +172,7 @@ class _Fill(_Cost):
     def __init__(self, adjacency: Adjacency, cards: Sequence[int]) -> None:
         super().__init__(adjacency, cards)
         self.values = [
-            sum(
-                cards[one] * self._total(neighbours - adjacency[one] - {one}) for one in neighbours
-            )
+            sum(cards[one] * self._total(neighbours - adjacency[one] - {one}) for one in neighbours)
             // 2
             for neighbours in adjacency
         ]

@@ -125,7 +125,7 @@ def _exactly(model: Ising, count: int) -> Tensor | None:
     """Return exact draws ``(count, n)`` by junction tree; None if its clique tree is large."""
     if (tree := _small_tree(model)) is None:
         return None
-    tables = pad(model.coupling.double()[:, None, None], (1, 0, 1, 0))
+    tables = pad(model.coupling.double()[:, None, None, None], (1, 0, 1, 0))
     factors = [
         Factor((left, right), table)
         for left, right, table in zip(*model.edges.tolist(), tables, strict=True)

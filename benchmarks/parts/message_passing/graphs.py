@@ -80,14 +80,14 @@ def deviation(result: Inferred, truth: list[NDArray[np.float64]]) -> float:
 def measure(case: Case) -> Run:
     """Run "auto" and "bp", and compare both with pgmpy."""
     truth, reference = by_pgmpy(case.graph, case.evidence)
-    result, seconds = infer(case.graph, case.evidence), list[float]()
+    result, seconds = infer(case.graph, log_weights=case.evidence), list[float]()
     for _ in range(REPEATS):
         start = time.perf_counter()
-        infer(case.graph, case.evidence)
+        infer(case.graph, log_weights=case.evidence)
         seconds.append(time.perf_counter() - start)
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
-        loopy = infer(case.graph, case.evidence, method="bp")
+        loopy = infer(case.graph, log_weights=case.evidence, method="bp")
     bound = math.nan if loopy.trust_bound is None else loopy.trust_bound
     milliseconds = 1e3 * min(seconds)
     return Run(
@@ -114,7 +114,7 @@ def wide() -> tuple[list[list[str | float | int]], float, float]:
         graph = network(name)
         for evidence, observed in ((None, 0), observe(graph)):
             start = time.perf_counter()
-            result = infer(graph, evidence, method="exact")
+            result = infer(graph, log_weights=evidence, method="exact")
             seconds.append(time.perf_counter() - start)
             errors.append(
                 max(

@@ -103,7 +103,7 @@ def observe(graph: FactorGraph, share: float = 0.2) -> tuple[Tensor, int]:
     found = infer(graph, method="exact")
     state = found.sample(1, KEY.child("state"))[0]
     count = len(graph.variables)
-    evidence = torch.zeros(found.marginals.shape, dtype=torch.float64)
+    evidence = torch.zeros(found.probabilities.shape, dtype=torch.float64)
     chosen = torch.randperm(count, generator=KEY.child("observed").generator())[
         : max(1, int(share * count))
     ]

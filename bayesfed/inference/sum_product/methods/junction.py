@@ -4,7 +4,7 @@ are cheap.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -77,13 +77,33 @@ def cheap_tree(model: Ising | Tables, batch: int) -> CliqueTree | None:
 
 def refuse_size(model: Ising | Tables, batch: int, hint: str) -> ArgumentError:
     """Return the error for a graph whose clique tree does not fit, with what it would need."""
+    return too_large(*structure(model), batch, hint)
+
+
+def too_large(
+    cards: Sequence[int], scopes: Sequence[Sequence[int]], batch: int, hint: str, gone: int = 0
+) -> ArgumentError:
+    """Return the error for variables and factors whose clique tree does not fit.
+
+    Parameters
+    ----------
+    cards, scopes
+        Number of states of each variable, and variables of each factor.
+    batch
+        Number of batch entries.
+    hint
+        What to do instead.
+    gone
+        Number of variables that evidence and zeros fix, and that are not among these.
+    """
     copies = f" for {batch} batch entries" if batch > 1 else ""
-    cards, scopes = structure(model)
     tree = clique_tree(cards, scopes, SAID) if len(cards) <= MANY else None
     found = "a larger table in every elimination order that was tried"
     if tree is not None:
         width = max(len(clique.scope) for clique in tree.cliques) - 1
         found = f"one of {tree.largest:.1e} in the best order that was tried (width {width})"
+    if gone:
+        found += f", after {gone} variables whose state is known were taken out"
     return ArgumentError(
         "junction tree",
         "a tree, a grid with a side of at most 12, or a clique tree whose largest "
@@ -181,7 +201,8 @@ def _tables(model: Ising | Tables, tree: CliqueTree, device: torch.device) -> Cl
         return known[device]
     cards, scopes = structure(model)
     factors = [
-        Factor(scope, table) for scope, table in zip(scopes, log_tables(model, device), strict=True)
+        Factor(scope, table[None])
+        for scope, table in zip(scopes, log_tables(model, device), strict=True)
     ]
     cliques = CliqueTables.of(
         tree, cards, factors, torch.zeros(0, dtype=torch.float64, device=device)

@@ -74,6 +74,9 @@ class Outcome:
         Function that returns log Z ``(B,)``: exact, Bethe's or Kikuchi's, depending on the method.
     exact
         Whether a method that is approximate elsewhere is exact here.
+    later
+        Function that returns the whole extrinsic part where some of it is NaN, since it needs more
+        sums; None: `extrinsic` is whole.
     """
 
     belief: Tensor
@@ -84,6 +87,7 @@ class Outcome:
     pairs: Callable[[], tuple[Tensor, ...]]
     log_z: Callable[[], Tensor]
     exact: bool = False
+    later: Callable[[], Tensor] | None = None
 
 
 def resumed(state: Tensor, shape: tuple[int, ...], like: Tensor) -> Tensor:

@@ -72,13 +72,18 @@ def unary_weights(model: Ising | Tables, evidence: Tensor) -> tuple[list[Tensor]
     model
         The model.
     evidence
-        Log-odds ``(B, n)``, or for tables log weights ``(B, n, C)``.
+        Log-odds ``(B, n)``, infinite where a state was observed, or for tables log weights
+        ``(B, n, C)``.
     """
     if isinstance(model, Ising):
         field = model.field.double().to(evidence.device)
         both = torch.stack(
             [torch.zeros_like(evidence, dtype=torch.float64), evidence.double() + field], dim=2
         )
+        if bool(evidence.isinf().any()):
+            # A state that was observed weighs what the model gives it, and the other nothing.
+            both[..., 0].masked_fill_(evidence == torch.inf, -torch.inf)
+            both[..., 1] = torch.where(evidence == torch.inf, field, both[..., 1])
         return list(both.unbind(1)), list(
             torch.stack([torch.zeros_like(field), field], dim=1)[:, None].unbind(0)
         )

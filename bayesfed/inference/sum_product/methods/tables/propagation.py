@@ -34,6 +34,8 @@ from bayesfed.inference.sum_product.methods.settle import Damper, settle
 from bayesfed.inference.sum_product.methods.tables.schedule import Batch, Program, compile_tables
 
 Views = list[list[Tensor]]
+# Entries of all tables, once for each state that is tried, in a sweep and at a time.
+TRIED, TRIED_AT_ONCE = 2**28, 2**24
 
 
 @torch.no_grad()
@@ -112,6 +114,76 @@ def pass_tables(
         lambda: _marginals(model, program, belief, views),
         lambda: _log_z(program, belief, views),
     )
+
+
+def possible_states(model: Tables, evidence: Tensor) -> Tensor:
+    """Return ``(B, n, C)``, whether each state is possible in the evidence ``(B, n, C)`` and in
+    every table together with possible states of its other variables.
+
+    Raises
+    ------
+    ArgumentError
+        If a variable has no possible state.
+    """
+    prior, log_weights = _fields(model, evidence)
+    program = compile_tables(model, evidence.dtype, evidence.device)
+    return _spread_zeros(program, prior + log_weights).mT
+
+
+def without_contradictions(model: Tables, possible: Tensor) -> Tensor:
+    """Return the possible states ``(n, C)`` of one entry without those that contradict all others:
+    each is tried, and zeros are spread from it.
+
+    It takes as many sweeps as there are states of variables with more than one, so it is done only
+    while a sweep of all of them has at most `TRIED` entries.
+
+    Parameters
+    ----------
+    model
+        The factor graph.
+    possible
+        ``(n, C)``, whether each state is possible.
+    """
+    program = compile_tables(model, torch.float32, possible.device)
+    size = sum(batch.factors.numel() * math.prod(batch.cards) for batch in program.batches)
+    while True:
+        several = possible & (possible.sum(1, keepdim=True) > 1)
+        tried = several.nonzero()
+        if not 0 < len(tried) * size <= TRIED:
+            return possible
+        alive = list[Tensor]()
+        for variables, states in (part.T for part in tried.split(max(1, TRIED_AT_ONCE // size))):
+            field = possible.T.float().repeat(len(variables), 1, 1)
+            entry = torch.arange(len(variables), device=possible.device)
+            field[entry, :, variables] = 0.0
+            field[entry, states, variables] = 1.0
+            alive.append((_spread(program, field).amax(1) > 0).all(1))
+        dead = tried[~torch.cat(alive)]
+        if not len(dead):
+            return possible
+        left = possible.clone()
+        left[tuple(dead.T)] = False
+        possible = _spread(program, left.T.float()[None])[0].T > 0
+
+
+def _spread(program: Program, possible: Tensor) -> Tensor:
+    """Return ``(B, C, n)``, 1 for the states that are possible in every table together with
+    possible states of its other variables, else 0.
+    """
+    while program.hard:
+        before = possible.clone()
+        for batch in (program.batches[number] for number in program.order):
+            incoming = _apart(batch.gathered(possible))
+            for weights, scope in zip(
+                _outgoing((batch.weights > 0).to(possible), incoming), batch.scope, strict=True
+            ):
+                allowed = (weights > 0).to(possible)
+                possible[:, : weights.shape[1]].scatter_reduce_(
+                    2, scope.expand(weights.shape), allowed, "amin"
+                )
+        if torch.equal(before, possible):
+            break
+    return possible
 
 
 def _fields(model: Tables, evidence: Tensor) -> tuple[Tensor, Tensor]:
@@ -240,20 +312,7 @@ def _spread_zeros(program: Program, field: Tensor) -> Tensor:
     Computed exactly, without messages: strong evidence for a forbidden state would outweigh a
     floored message.
     """
-    possible = (field > -math.inf).to(field)
-    while program.hard:
-        before = possible.clone()
-        for batch in (program.batches[number] for number in program.order):
-            incoming = _apart(batch.gathered(possible))
-            for weights, scope in zip(
-                _outgoing((batch.weights > 0).to(field), incoming), batch.scope, strict=True
-            ):
-                allowed = (weights > 0).to(field)
-                possible[:, : weights.shape[1]].scatter_reduce_(
-                    2, scope.expand(weights.shape), allowed, "amin"
-                )
-        if torch.equal(before, possible):
-            break
+    possible = _spread(program, (field > -math.inf).to(field))
     stuck = (possible.amax(1) == 0).nonzero()
     if stuck.numel():
         entry, variable = stuck[0].tolist()
