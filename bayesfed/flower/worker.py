@@ -3,7 +3,8 @@
 
 Flower starts a process for every message; with a worker, that process only forwards bytes. The node
 finds the worker by ``--node-config 'socket="/run/bayesfed/ward-a.sock"'``. Only the user who
-started the worker may write to the socket.
+started the worker may write to the socket, and with ``--socket-group`` also the members of a group:
+the worker then runs as the user who owns the rows, the node as another user who cannot read them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -24,16 +26,32 @@ from bayesfed.flower.experiment import load
 from bayesfed.flower.letters import ROOM
 from bayesfed.flower.site import Site
 
+# Permissions of a socket that its owner and a group may use, and nobody else.
+SHARED = 0o660
 
-def serve(site: Site, socket: str | Path) -> None:
+
+def serve(site: Site, socket: str | Path, *, group: str = "") -> None:
     """Answer letters at a socket, one at a time, until the process is stopped.
+
+    Parameters
+    ----------
+    site
+        The client that answers.
+    socket
+        Path of the socket, which is created.
+    group
+        Name of a group whose members may write to the socket as well. Empty: only the user of this
+        process may.
 
     Raises
     ------
     ArgumentError
-        If another worker listens at the socket, or it cannot be created.
+        If another worker listens at the socket, it cannot be created, or it cannot be given to the
+        group.
     """
     with _listener(str(socket)) as listener:
+        if group:
+            _share(str(socket), group)
         while True:
             try:
                 with listener.accept() as connection:
@@ -50,6 +68,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Keep a client's model and data alive beside its SuperNode.",
     )
     parser.add_argument("--socket", type=Path, required=True, help="where to listen")
+    parser.add_argument(
+        "--socket-group",
+        default="",
+        metavar="GROUP",
+        help="a group whose members may use the socket, for a node that runs as another user",
+    )
     parser.add_argument("--experiment", required=True, help="module:function, as the run's")
     parser.add_argument("--client", required=True, help="this client's name")
     parser.add_argument(
@@ -70,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _stop)
     print(f"client {chosen.client!r}, {rows} rows, at {chosen.socket}", flush=True)  # noqa: T201
     with contextlib.suppress(KeyboardInterrupt):
-        serve(site, chosen.socket)
+        serve(site, chosen.socket, group=chosen.socket_group)
     return 0
 
 
@@ -101,6 +125,20 @@ def _listener(socket: str) -> Listener:
         ) from problem
     finally:
         os.umask(before)
+
+
+def _share(socket: str, group: str) -> None:
+    """Let the members of a group write to a socket."""
+    try:
+        shutil.chown(socket, group=group)
+    except (LookupError, OSError) as problem:
+        raise ArgumentError(
+            "worker",
+            "a group that the worker's user belongs to",
+            f"{group!r}: {problem}",
+            "usermod --append --groups GROUP USER, as root",
+        ) from problem
+    Path(socket).chmod(SHARED)
 
 
 if __name__ == "__main__":

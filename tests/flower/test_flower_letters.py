@@ -2,12 +2,15 @@
 worker beside a node.
 """
 
+import contextlib
+import grp
 import json
 import math
 import os
 import stat
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 
@@ -26,6 +29,7 @@ from bayesfed.flower.messages import FlowerMail
 from bayesfed.flower.site import Site
 from bayesfed.flower.starting import main as start
 from bayesfed.flower.starting import new_app
+from bayesfed.flower.worker import serve
 from bayesfed.keys import Key
 from tests.conftest import tree_equal
 from tests.flower.flower_grid import FakeGrid, PlainMail, sites
@@ -373,6 +377,50 @@ def test_a_worker_answers_as_the_client_itself_and_takes_its_socket_away(app, tm
     assert not socket.exists()
     with pytest.raises(ArgumentError, match="expected a worker that answers"):
         forward(str(socket), b"")
+
+
+class Echo:
+    """A client that answers with the letter, and whose worker stops at b"stop"."""
+
+    def handle(self, letter):
+        if letter == b"stop":
+            raise SystemExit
+        return letter
+
+
+def permissions_while_serving(socket, **options):
+    """Serve an `Echo` at a socket and return the permissions and the group of the socket."""
+
+    def serve_until_stopped():
+        with contextlib.suppress(SystemExit):
+            serve(Echo(), socket, **options)
+
+    thread = threading.Thread(target=serve_until_stopped)
+    thread.start()
+    while thread.is_alive():
+        with contextlib.suppress(ArgumentError):
+            assert forward(str(socket), b"letter") == b"letter"
+            break
+    status = os.stat(socket)
+    with contextlib.suppress(ArgumentError):
+        forward(str(socket), b"stop")
+    thread.join()
+    return stat.S_IMODE(status.st_mode), status.st_gid
+
+
+def test_a_group_may_use_the_socket_of_a_worker_and_nobody_else(tmp_path):
+    # Root may give a socket to any group, and others to those they belong to.
+    group = grp.getgrnam("nogroup") if os.getuid() == 0 else grp.getgrgid(os.getgid())
+    socket = tmp_path / "w.sock"
+    assert permissions_while_serving(socket, group=group.gr_name) == (0o660, group.gr_gid)
+    assert permissions_while_serving(socket)[0] & 0o077 == 0
+
+
+def test_a_socket_for_a_group_that_is_not_there_is_refused_and_removed(tmp_path):
+    socket = tmp_path / "w.sock"
+    with pytest.raises(ArgumentError, match="'no such group': no such group"):
+        serve(Echo(), socket, group="no such group")
+    assert not socket.exists()
 
 
 def test_a_client_app_with_a_worker_imports_nothing_heavy():

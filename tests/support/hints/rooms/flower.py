@@ -1,6 +1,8 @@
 """Messages of `bayesfed.flower`, over a grid of nodes in this process."""
 
 import contextlib
+import grp
+import os
 import sys
 import tempfile
 import threading
@@ -62,16 +64,16 @@ class Worker:
         return b"answer"
 
 
-def until_stopped(socket):
+def until_stopped(socket, group):
     """Answer letters until told to stop."""
     with contextlib.suppress(SystemExit):
-        listen(Worker(), socket)
+        listen(Worker(), socket, group=group)
 
 
-def at_socket(call):
+def at_socket(call, group=""):
     """Make a call while a worker listens at a socket."""
     socket = str(folder() / "socket")
-    thread = threading.Thread(target=until_stopped, args=(socket,))
+    thread = threading.Thread(target=until_stopped, args=(socket, group))
     thread.start()
     while not Path(socket).is_socket():
         time.sleep(0.001)
@@ -295,5 +297,10 @@ CASES = [
         lambda: listen(Worker(), str(folder() / "nowhere" / "socket")),
         "a shorter path in a folder that is there",
         lambda: at_socket(print),
+    ),
+    (
+        lambda: listen(Worker(), str(folder() / "socket"), group="no such group"),
+        "usermod --append --groups GROUP USER",
+        lambda: at_socket(print, group=grp.getgrgid(os.getgid()).gr_name),
     ),
 ]
