@@ -14,6 +14,8 @@ from bayesfed.errors import ArgumentError
 
 # Suffix of a file that is still being written, or that a crash left behind.
 PARTIAL = ".part"
+# Modes of what only its owner may read.
+PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
 
 
 @contextlib.contextmanager
@@ -28,7 +30,23 @@ def writing(where: str, path: object) -> Iterator[None]:
         raise ArgumentError(where, "a path to write to", actual, hint) from problem
 
 
-def write_whole(path: Path, content: bytes | Iterable[bytes]) -> None:
+def make_private(folder: Path) -> None:
+    """Make a folder, and those above it that are missing, for its owner alone (mode 0700), whatever
+    the umask. A folder that is there keeps its mode.
+
+    Raises
+    ------
+    OSError
+        If it cannot be made.
+    """
+    for path in reversed([one for one in (folder, *folder.parents) if not one.exists()]):
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=PRIVATE_FOLDER)
+            # A umask takes bits away, also of the owner.
+            path.chmod(PRIVATE_FOLDER)
+
+
+def write_whole(path: Path, content: bytes | Iterable[bytes], *, private: bool = False) -> None:
     """Write a file atomically: after a crash at any moment the file is either the old one or the
     new one.
 
@@ -38,6 +56,9 @@ def write_whole(path: Path, content: bytes | Iterable[bytes]) -> None:
         Path of the file.
     content
         Content of the file, whole or in parts, which are written one after another.
+    private
+        Whether only the owner may read the file (mode 0600), whatever the umask: for what clients
+        keep.
 
     Raises
     ------
@@ -46,8 +67,11 @@ def write_whole(path: Path, content: bytes | Iterable[bytes]) -> None:
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
     try:
-        file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        mode = PRIVATE_FILE if private else 0o666
+        file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
         try:
+            if private:
+                os.fchmod(file, mode)
             for part in (content,) if isinstance(content, bytes) else content:
                 pour(file, part)
             os.fsync(file)

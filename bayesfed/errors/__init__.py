@@ -4,12 +4,27 @@ given.
 Each class also derives from the builtin that a caller would expect, so `except ValueError` keeps
 working. A message says where the problem is, what was expected, what was found and what to try;
 `complain` formats these four parts.
+
+An error has two texts. ``str(error)`` is for the machine where it was raised. `public_text` is what
+may leave a site for the server: the class, where, and what was expected. What was found, and what to
+try, may hold cells of rows and stay in the site's log. So does all text of an error that is not of
+this package.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import Any
+
+
+# What a text for the server ends with.
+SEE_LOG = "see the log of the site"
+
+
+class LocalText(str):
+    """Text of a message that stays on its machine, such as a path: `public_text` leaves it out."""
+
+    __slots__ = ()
 
 
 class Complaint(str):
@@ -43,6 +58,19 @@ class BayesfedError(Exception):
     def complaint(self) -> Complaint | None:
         """The four parts of the message; None if it was not made by `complain`."""
         return next((part for part in self.args if isinstance(part, Complaint)), None)
+
+    @property
+    def public_text(self) -> str:
+        """The text that may leave a site: the class, where, and what was expected, which are made
+        of names and rules. What was found and what to try may hold cells of rows.
+        """
+        kind, parts = type(self).__name__, self.complaint
+        if parts is None:
+            return f"{kind}; {SEE_LOG}"
+        where = "" if isinstance(parts.where, LocalText) else f", {parts.where}"
+        if isinstance(parts.expected, LocalText):
+            return f"{kind}{where}; {SEE_LOG}"
+        return f"{kind}{where}: expected {parts.expected}; {SEE_LOG}"
 
 
 class ArgumentError(BayesfedError, ValueError):
@@ -102,10 +130,31 @@ class PosteriorError(BayesfedError, ValueError):
 class ClientError(BayesfedError, RuntimeError):
     """A client that failed, with its name, the round, the stage, the reason and the field of a
     refused message.
+
+    Parameters
+    ----------
+    client, round, stage
+        Where it failed.
+    reason
+        What went wrong, in full.
+    field
+        Field of a refused message.
+    public
+        The reason that may leave the site (`public_text`); "" if the failure says nothing of rows
+        and was found by the server.
     """
 
-    def __init__(self, client: str, round: int, stage: str, reason: str, field: str = "") -> None:
+    def __init__(
+        self,
+        client: str,
+        round: int,
+        stage: str,
+        reason: str,
+        field: str = "",
+        public: str = "",
+    ) -> None:
         RuntimeError.__init__(self, client, round, stage, reason, field)
+        self.public = public
         self.client = client
         self.round = round
         self.stage = stage
@@ -113,7 +162,16 @@ class ClientError(BayesfedError, RuntimeError):
         self.field = field
 
     def __str__(self) -> str:
-        return f"client {self.client!r}, round {self.round}, stage {self.stage!r}: {self.reason}"
+        return f"{self._where}: {self.reason}"
+
+    @property
+    def _where(self) -> str:
+        return f"client {self.client!r}, round {self.round}, stage {self.stage!r}"
+
+    @property
+    def public_text(self) -> str:
+        """The text that may leave a site: as this error's, with the public reason."""
+        return f"{self._where}: {self.public or SEE_LOG}"
 
 
 class TooFewClientsError(ClientError):
@@ -145,6 +203,20 @@ class MissingExtraError(BayesfedError, ImportError):
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is not installed; try: pip install 'bayesfed[{extra}]'")
+
+    @property
+    def public_text(self) -> str:
+        """The text that may leave a site: all of it, since it is of packages alone."""
+        return f"{type(self).__name__}: {self}"
+
+
+def public_text(problem: BaseException) -> str:
+    """Return the text of an error that may leave a site: `BayesfedError.public_text`, and of other
+    errors, whose text may be anything, the name of their class.
+    """
+    if isinstance(problem, BayesfedError):
+        return problem.public_text
+    return f"{type(problem).__name__}; {SEE_LOG}"
 
 
 def needs(module: str, extra: str, package: str = "") -> Any:
@@ -213,5 +285,6 @@ def complain(where: str, expected: object, actual: object, hint: object) -> Comp
     carries these parts as attributes.
     """
     text = Complaint(f"{where}: expected {expected}, found {actual}; try {hint}")
-    text.where, text.expected, text.actual, text.hint = where, *map(str, (expected, actual, hint))
+    text.where, text.actual, text.hint = where, str(actual), str(hint)
+    text.expected = expected if isinstance(expected, LocalText) else str(expected)
     return text

@@ -23,8 +23,9 @@ from multiprocessing.connection import Client
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bayesfed.errors import ArgumentError, needs
+from bayesfed.errors import ArgumentError, needs, public_text
 from bayesfed.flower.messages import ACTION, content_of, record
+from bayesfed.flower.site_log import log, print_log
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message
@@ -56,18 +57,29 @@ def client_app() -> ClientApp:
 def respond(letter: bytes, node: Mapping[str, Any], run: Mapping[str, Any]) -> bytes:
     """Return the answer to a letter, computed here or by the worker.
 
+    It never raises, since Flower sends the text of an error to the server: if the node has no name,
+    the run has no experiment, or no worker listens at the socket, the answer has the stage "app"
+    and says so without paths, and the log of the site has all of it.
+
     Parameters
     ----------
     letter
         The letter.
     node, run
         Flower's ``--node-config`` and ``--run-config``.
-
-    Raises
-    ------
-    ArgumentError
-        If the node has no name, the run has no experiment, or no worker listens at the socket.
     """
+    print_log()
+    try:
+        return _answered(letter, node, run)
+    except (Exception, SystemExit) as problem:
+        from bayesfed.flower.letters import Answer
+
+        client = client_name(node) if {"client", "partition-id"} & node.keys() else ""
+        log.warning("client %r, stage 'app': %s", client, problem, exc_info=problem)
+        return Answer(client, -1, "", stage="app", reason=public_text(problem)).write()
+
+
+def _answered(letter: bytes, node: Mapping[str, Any], run: Mapping[str, Any]) -> bytes:
     if "socket" in node:
         return forward(str(node["socket"]), letter)
     if "experiment" not in run:
@@ -98,9 +110,9 @@ def forward(socket: str, letter: bytes) -> bytes:
             return connection.recv_bytes()
     except (OSError, EOFError) as problem:
         raise ArgumentError(
-            f"socket {socket!r}",
+            "socket",
             "a worker that answers",
-            repr(problem),
+            f"{problem!r} at {socket!r}",
             "python -m bayesfed.flower.worker --socket ...",
         ) from problem
 

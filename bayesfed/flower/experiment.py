@@ -4,20 +4,26 @@ call.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
-from bayesfed.errors.checks import COUNT, checked_class
+from bayesfed.errors.checks import COUNT, Role, checked_class
 from bayesfed.federated import Algorithm, Callback, Sampler, everyone
 from bayesfed.federated.engine.reports import OnClientError
+from bayesfed.flower.fingerprint import digest_of, parts_of
+
+ROWS = Role(
+    callable,
+    "a function of a client's name that returns its rows",
+    "lambda client: Dataset(inputs, targets)",
+)
 
 
-@checked_class(save_every=COUNT)
+@checked_class(save_every=COUNT, data=ROWS)
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
     """A run over Flower.
@@ -53,7 +59,7 @@ class Experiment:
     Raises
     ------
     ArgumentError
-        If `save_every` is below 1.
+        If `save_every` is below 1, or `data` is no function.
     """
 
     algorithm: Algorithm
@@ -68,18 +74,25 @@ class Experiment:
     save_every: int = 1
     codecs: tuple[type, ...] = ()
 
+    @cached_property
+    def parts(self) -> Mapping[str, str]:
+        """Digests of what must agree on both sides, by name (`bayesfed.flower.fingerprint`): a
+        regression's formula, family, levels, moments and priors; a model's source text and
+        constants; guide, likelihood, training and other settings of the algorithm; its phases,
+        codecs and links; names, shapes and types of its state. They are computed once, before a run
+        changes anything.
+
+        Raises
+        ------
+        ArgumentError
+            If the source text of a function or class of one's own cannot be read.
+        """
+        return parts_of(self.algorithm, self.codecs)
+
     @property
     def fingerprint(self) -> str:
-        """A digest of what must agree on both sides: the name of the algorithm, its phases, and
-        names, shapes and dtypes of its state.
-        """
-        algorithm = self.algorithm
-        shapes = [
-            [name, str(leaf.dtype), list(leaf.shape)]
-            for name, leaf in sorted(algorithm.initial.items())
-        ]
-        text = json.dumps([algorithm.name, [phase.name for phase in algorithm.phases], shapes])
-        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        """The digest of all `parts`."""
+        return digest_of(self.parts)
 
 
 def load(reference: str) -> Experiment:

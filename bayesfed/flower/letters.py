@@ -6,11 +6,11 @@ letter    from, to                     content
 ========  ===========================  =============================================================
 Hello     server, node                 asks for its name
 Name      client, server               its name, rows and device figures, and the fingerprint of its
-                                       experiment
-Question  server, client               a task, descriptions of its codecs, and the slot of the valid
-                                       memory
-Answer    client, server               the packed payload, figures, seconds; or the stage and reason
-                                       of a failure
+                                       experiment with the digests of its parts
+Question  server, client               a task, descriptions of its codecs, the slot of the valid
+                                       memory, and the fingerprint of the server's experiment
+Answer    client, server               the packed payload, figures, seconds; or the stage and public
+                                       reason of a failure
 ========  ===========================  =============================================================
 
 Reading checks everything: a letter that is damaged, of another kind or incomplete raises
@@ -32,7 +32,9 @@ from bayesfed.errors import WireError
 from bayesfed.federated import Link, Profile, Slot, Task
 from bayesfed.federated.core import Info
 
-VERSION = 2
+VERSION = 3
+# Longest digest or name of a part of an experiment, and most parts, in a letter.
+LONGEST_PART, MOST_PARTS = 256, 256
 # What error messages propose where both sides do not understand each other.
 VERSIONS = "one version of bayesfed on both sides"
 Fields = Mapping[str, str | int | float | bool]
@@ -59,10 +61,13 @@ class Name:
         Its name, number of rows and device figures.
     experiment
         The fingerprint of its experiment.
+    parts
+        Digests of the parts of its experiment, by name.
     """
 
     profile: Profile
     experiment: str
+    parts: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def write(self) -> bytes:
         """Return the letter."""
@@ -72,6 +77,7 @@ class Name:
             "samples": profile.samples,
             "experiment": self.experiment,
             "figures": _text(profile.device),
+            "parts": json.dumps(dict(self.parts)),
         }
         return _sealed("name", fields)
 
@@ -88,11 +94,14 @@ class Question:
         The memory that is valid at the client; None for an empty memory.
     also
         Your own dataclasses among the codecs.
+    experiment
+        The fingerprint that the client's experiment must have; "" accepts any.
     """
 
     task: Task
     slot: Slot | None
     also: Iterable[type] = ()
+    experiment: str = ""
 
     def write(self) -> bytes:
         """Return the letter.
@@ -111,6 +120,7 @@ class Question:
             "run": task.run,
             "slot_round": slot.round if slot else -1,
             "slot_phase": slot.phase if slot else "",
+            "experiment": self.experiment,
         }
         codecs = {"down": describe(task.down, self.also), "up": describe(task.up, self.also)}
         return _sealed("question", fields, {"message": task.message, **codecs})
@@ -134,7 +144,7 @@ class Answer:
         Whether the client has a memory of this exchange.
     stage, reason, field
         Stage and reason of a failure, and field of a refused message. An empty stage means no
-        failure.
+        failure. The reason is what may leave the site (`bayesfed.errors.public_text`).
     """
 
     client: str
@@ -197,7 +207,8 @@ def read_request(
             links[phase],
             run=str(meta["run"]),
         )
-    return Question(task, slot if slot.round >= 0 else None)
+        experiment = str(meta["experiment"])
+    return Question(task, slot if slot.round >= 0 else None, experiment=experiment)
 
 
 def read_reply(letter: bytes) -> Name | Answer:
@@ -214,9 +225,8 @@ def read_reply(letter: bytes) -> Name | Answer:
             device = _figures(meta["figures"])
             if type(meta["samples"]) is not int or meta["samples"] < 0:
                 raise ValueError(f"{meta['samples']!r} rows")
-            return Name(
-                Profile(str(meta["client"]), meta["samples"], device), str(meta["experiment"])
-            )
+            profile = Profile(str(meta["client"]), meta["samples"], device)
+            return Name(profile, str(meta["experiment"]), _parts(meta["parts"]))
     with _fields(kind, "answer"):
         info, seconds = _figures(meta["info"]), float(meta["seconds"])
         if type(meta["round"]) is not int or not seconds >= 0:
@@ -262,6 +272,16 @@ def _opened(letter: bytes) -> tuple[str, dict[str, Any], dict[str, bytes]]:
 def _text(figures: Mapping[str, float]) -> str:
     # NaN, for example from a client without rows, is preserved.
     return json.dumps({name: float(value) for name, value in figures.items()})
+
+
+def _parts(text: str) -> dict[str, str]:
+    parts = json.loads(text)
+    if not isinstance(parts, dict) or len(parts) > MOST_PARTS:
+        raise ValueError(f"parts that are not at most {MOST_PARTS} by name")
+    words = [word for pair in parts.items() for word in pair]
+    if not all(isinstance(word, str) and len(word) <= LONGEST_PART for word in words):
+        raise ValueError("parts that are no short texts")
+    return parts
 
 
 def _figures(text: str) -> dict[str, float]:

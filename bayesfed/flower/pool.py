@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from bayesfed.errors import ArgumentError, DataError, WireError
@@ -69,6 +70,8 @@ class Flower(RemoteMemories):
         Seconds between two checks for answers.
     experiment
         `Experiment.fingerprint`, which clients must share; "" accepts any.
+    parts
+        `Experiment.parts`, to say what differs at a client with another experiment.
     codecs
         Your own dataclasses among the codecs.
     mail, clock, wait
@@ -97,6 +100,7 @@ class Flower(RemoteMemories):
         hello_s: float = 300.0,
         poll_s: float = 0.2,
         experiment: str = "",
+        parts: Mapping[str, str] = MappingProxyType({}),
         codecs: Iterable[type] = (),
         mail: FlowerMail | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -110,7 +114,7 @@ class Flower(RemoteMemories):
         self._deadline_s, self._poll_s, self._codecs = deadline_s, poll_s, tuple(codecs)
         self._clock, self._wait, self._looked_at = clock, wait, float("-inf")
         self._roster = Roster(
-            experiment, lambda content, node: self._push(content, node, hello_s + GRACE_S)
+            experiment, parts, lambda content, node: self._push(content, node, hello_s + GRACE_S)
         )
         self._open: dict[str, _Turn] = {}
         self._closed: dict[str, Task] = {}
@@ -184,7 +188,7 @@ class Flower(RemoteMemories):
                 continue
             task, node = turn.task, self._roster.nodes.get(turn.task.client)
             if late:
-                where = f" by node {turn.node}" if turn.node is not None else ""
+                where = f" by its node {turn.node}" if turn.node is not None else ""
                 reason = f"not answered{where} within {self._deadline_s:g} s"
                 turn.outcome = task.error("deadline", f"{reason}; try a larger deadline_s")
             elif node is not None and node != turn.node:
@@ -214,10 +218,12 @@ class Flower(RemoteMemories):
         node = self._roster.nodes.get(turn.task.client)
         if node is None:
             return
-        question = Question(turn.task, self.slot(turn.task.client), self._codecs)
+        question = Question(
+            turn.task, self.slot(turn.task.client), self._codecs, self._roster.experiment
+        )
         turn.node, turn.attempts, turn.sent_at = node, turn.attempts + 1, self._clock()
         if (id := self._push(question.write(), node, self._ttl_s)) is None:
-            reason = f"Flower did not take the message to node {node}"
+            reason = f"Flower did not take the message to its node {node}"
             turn.outcome = turn.task.error("node", reason)
         else:
             self._open[id] = turn

@@ -5,15 +5,18 @@ names in a handshake.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from bayesfed.errors import BayesfedError, ClientError
 from bayesfed.federated import Profile
+from bayesfed.flower.fingerprint import differing
 from bayesfed.flower.letters import Hello, Name, read_reply
 from bayesfed.flower.messages import Received
 
 log = logging.getLogger("bayesfed.flower")
+# Most parts of an experiment that a message names.
+SHOWN = 6
 
 
 @dataclass
@@ -29,6 +32,8 @@ class Roster:
     ----------
     experiment
         The fingerprint that clients must have; "" accepts any.
+    parts
+        Digests of the parts of the experiment, by name, to say which differ.
     greet
         ``(content, node) -> message id``, or None if the message could not be sent.
     nodes
@@ -37,6 +42,8 @@ class Roster:
         Profiles by client.
     strangers
         Nodes that are not clients, with the reason.
+    names
+        The client that a node last said it was, also of nodes that are gone.
     greeted
         Nodes that have not answered yet, by message id.
     twice
@@ -44,10 +51,12 @@ class Roster:
     """
 
     experiment: str
+    parts: Mapping[str, str]
     greet: Callable[[bytes, int], str | None]
     nodes: dict[str, int] = field(default_factory=dict)
     profiles: dict[str, Profile] = field(default_factory=dict)
     strangers: dict[int, str] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
     greeted: dict[str, int] = field(default_factory=dict)
     twice: set[str] = field(default_factory=set)
     _known: set[int] = field(default_factory=set)
@@ -75,6 +84,9 @@ class Roster:
         node = self.greeted.pop(received.id)
         try:
             reply = read_reply(received.content) if not received.error else None
+            if reply is not None:
+                said = reply.profile.name if isinstance(reply, Name) else reply.client
+                self.names |= {node: said} if said else {}
         except BayesfedError as problem:
             self._strange(node, str(problem))
             return
@@ -83,9 +95,7 @@ class Roster:
         elif not isinstance(reply, Name):
             self._strange(node, f"{reply.stage}: {reply.reason}")
         elif self.experiment and reply.experiment != self.experiment:
-            self._strange(
-                node, f"client {reply.profile.name!r} has another experiment than the server"
-            )
+            self._strange(node, _another(self.parts, reply.parts))
         else:
             self._enter(node, reply.profile)
 
@@ -100,8 +110,13 @@ class Roster:
         self.profiles.setdefault(name, profile)
 
     def _strange(self, node: int, why: str) -> None:
-        self.strangers[node] = why
-        log.warning("node %s is not a client: %s", node, why)
+        self.strangers[node] = f"{self.called(node)}: {why}"
+        log.warning("%s is not a client of this run: %s", self.called(node), why)
+
+    def called(self, node: int) -> str:
+        """Return how messages call a node: by its client, if it has ever said one."""
+        name = self.names.get(node, "")
+        return f"client {name!r} (node {node})" if name else f"node {node}"
 
     def missing(self, names: int | frozenset[str]) -> list[str]:
         """Return the clients still missing: their names, or how many."""
@@ -112,5 +127,13 @@ class Roster:
     def refusal(self, what: str, hint: str) -> ClientError:
         """Return the error of a failed handshake, and what to try."""
         heard = f"heard of {sorted(self.nodes)}"
-        odd = "".join(f"; node {node}: {why}" for node, why in self.strangers.items())
+        odd = "".join(f"; {why}" for why in self.strangers.values())
         return ClientError("all", 0, "hello", f"{what}, {heard}{odd}; try {hint}")
+
+
+def _another(here: Mapping[str, str], there: Mapping[str, str]) -> str:
+    """Return that a client has another experiment, and in which parts."""
+    others = differing(here, there) if here and there else []
+    more = f" and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
+    which = f": {', '.join(others[:SHOWN])}{more} are others" if others else ""
+    return f"it has another experiment than the server{which}"

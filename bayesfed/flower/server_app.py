@@ -7,8 +7,9 @@ run-config
 ===============  ===================================================================================
 experiment       ``"module:function"``; the function returns an `Experiment`
 clients          number of clients, or their names separated by commas
-out              folder of ``checkpoints``, ``rounds.jsonl`` (one report per line) and
-                 ``rounds.txt`` (a table)
+out              folder of ``checkpoints``, ``rounds.jsonl`` (one report per line), ``rounds.txt``
+                 (a table) and, of a regression by formula, ``coefficients.csv``;
+                 ``bayesfed.open(out)`` gives the result, of a regression the fit
 deadline-s       longest time of a phase; 0 waits as long as a node is online; 600 by default
 hello-s          longest time until all clients have come; 300 by default
 resume           true: resume from the checkpoints in ``out``, if there are any
@@ -72,10 +73,12 @@ def serve(grid: Any, run: Mapping[str, Any], **options: Any) -> Result:
         If a key of the configuration is missing or wrong, a client has no secret, or there are
         checkpoints but `resume` is not set.
     """
+    from bayesfed.data.files import write_whole
     from bayesfed.federated import checkpoint, newest
     from bayesfed.flower.experiment import load as experiment_of
     from bayesfed.flower.pool import Flower
     from bayesfed.running import run as run_of
+    from bayesfed.running.formulas.records import REGRESSION
 
     if missing := {"experiment", "clients", "out"} - run.keys():
         raise ArgumentError(
@@ -98,6 +101,7 @@ def serve(grid: Any, run: Mapping[str, Any], **options: Any) -> Result:
         deadline_s=float(run.get("deadline-s", 600)) or None,
         hello_s=float(run.get("hello-s", 300)),
         experiment=experiment.fingerprint,
+        parts=experiment.parts,
         codecs=experiment.codecs,
         **options,
     )
@@ -119,9 +123,24 @@ def serve(grid: Any, run: Mapping[str, Any], **options: Any) -> Result:
         secrets=keys,
         run_id=secrets.token_hex(8) if keys is not None and resume is None else None,
     )
-    (out / "rounds.txt").write_text(result.table() + "\n")
+    write_whole(out / "rounds.txt", (result.table() + "\n").encode())
     print(result.table())  # noqa: T201 shown by `flwr log`
+    if REGRESSION in experiment.algorithm.origin:
+        _show_fit(out, result)
     return result
+
+
+def _show_fit(out: Path, result: Result) -> None:
+    """Print the fit of a regression, and write its coefficients if it has any yet."""
+    from bayesfed.data.files import write_whole
+    from bayesfed.running.formulas.fitted import Regression
+    from bayesfed.running.formulas.records import REGRESSION, of_record
+
+    fit = Regression(*of_record(result.algorithm.origin[REGRESSION]), result)
+    print(fit)  # noqa: T201 shown by `flwr log`
+    if "points" in fit.posterior.state:
+        content = fit.tables(None)["coefficients"].to_csv()
+        write_whole(out / "coefficients.csv", content.encode())
 
 
 def _keys(folder: Path) -> dict[str, bytes]:

@@ -5,6 +5,7 @@ Flower starts a process for every message; with a worker, that process only forw
 finds the worker by ``--node-config 'socket="/run/bayesfed/ward-a.sock"'``. Only the user who
 started the worker may write to the socket, and with ``--socket-group`` also the members of a group:
 the worker then runs as the user who owns the rows, the node as another user who cannot read them.
+What goes wrong is printed in full, with the time; the server gets a text without cells of rows.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from bayesfed.errors import ArgumentError
 from bayesfed.flower.experiment import load
 from bayesfed.flower.letters import ROOM
 from bayesfed.flower.site import Site
+from bayesfed.flower.site_log import print_log
 
 # Permissions of a socket that its owner and a group may use, and nobody else.
 SHARED = 0o660
@@ -87,6 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--secret-file", type=Path, help="its key, in keyed runs")
     chosen = parser.parse_args(arguments)
+    print_log()
     sys.path.insert(0, str(chosen.path.resolve()))
     secret = chosen.secret_file.read_bytes() if chosen.secret_file else None
     site = Site(chosen.client, load(chosen.experiment), chosen.folder.expanduser(), secret=secret)

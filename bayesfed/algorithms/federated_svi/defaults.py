@@ -83,7 +83,7 @@ def exampled(example: Dataset | None, large: bool) -> Dataset:
     raise ArgumentError("federated_svi", "an example for a guide's fit", "none", hint)
 
 
-def unguarded(guide: Runs | FittedGuide | None, **given: int | None) -> Runs | None:
+def unguarded(guide: Runs | FittedGuide | None, **given: object) -> Runs | None:
     """Return the guide; raise `ArgumentError` if it is fitted already, or what guards sites of a
     model alone is given to its fit.
     """

@@ -13,6 +13,7 @@ N, N_t                        `observations`, a client's rows
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Literal, cast
 
 import torch
@@ -119,6 +120,7 @@ def federated_svi(
     seed: int = 0,
     least_rows: int | None = None,
     secure: int | None = None,
+    vault: str | Path | None = None,
 ) -> Algorithm:
     """Find the posterior of a Pyro model, given the rows of all clients; or fit a guide to them.
 
@@ -127,7 +129,7 @@ def federated_svi(
     weights 4,096 points of it. For larger models it fits independent Gaussians and checks them by
     weights of points. ``result.posterior.status`` says how far to trust it. Priors may be improper.
 
-    `client_plate`, `link`, `least_rows` and `secure` may be given; `observations` and `example` are
+    `client_plate`, `link`, `least_rows`, `secure` and `vault` may be given; `observations` and `example` are
     checked against the clients' rows, and `seed` changes nothing. Any other argument chooses a
     guide's fit, as does a `bayesian` network with more than 50 weights.
 
@@ -197,6 +199,9 @@ def federated_svi(
     secure
         Largest number of sites of a model alone, 3 or more, whose answers are summed under masks:
         the server sees only sums (`bayesfed.secure`). Default: no masks.
+    vault
+        With `secure`, the folder on each site's machine for its keys, as of `bayesfed.secure`.
+        Needed over Flower.
 
     Raises
     ------
@@ -216,9 +221,9 @@ def federated_svi(
     if alone and not large:
         fit = partial(federated_svi, model, AutoNormal, client_plate=client_plate)
         return exact_svi(
-            model, fit, guide, client_plate, link, observations, example, least_rows, secure
+            model, fit, guide, client_plate, link, observations, example, least_rows, secure, vault
         )
-    guide = unguarded(guide, least_rows=least_rows, secure=secure)
+    guide = unguarded(guide, least_rows=least_rows, secure=secure, vault=vault)
     example = exampled(example, large)
     check_fusion(fusion)
     network = guide is None and isinstance(model, BayesianNet)

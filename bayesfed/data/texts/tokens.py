@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.data.files import digest, write_whole
+from bayesfed.data.files import digest, make_private, write_whole
 from bayesfed.data.texts.pretrained import model_folder, offline
 from bayesfed.data.texts.texts import Texts
 from bayesfed.errors import (
@@ -154,8 +154,11 @@ def _keep(file: Path, inputs: Tensor) -> None:
     """Write tokens together with their digest."""
     from safetensors.torch import save
 
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(file, save({"inputs": inputs}, {"digest": digest(inputs.numpy().tobytes())}))
+    # They are the rows.
+    make_private(file.parent)
+    write_whole(
+        file, save({"inputs": inputs}, {"digest": digest(inputs.numpy().tobytes())}), private=True
+    )
 
 
 def _kept(file: Path, shape: tuple[int, ...]) -> Tensor:

@@ -18,7 +18,14 @@ from bayesfed.compress import Codec
 from bayesfed.compress.codecs import in_types
 from bayesfed.compress.wire import forget
 from bayesfed.data import Dataset
-from bayesfed.errors import ArgumentError, BayesfedError, ClientError, DataError, RefusedError
+from bayesfed.errors import (
+    ArgumentError,
+    BayesfedError,
+    ClientError,
+    DataError,
+    RefusedError,
+    public_text,
+)
 from bayesfed.errors.checks import shown
 from bayesfed.federated.clients.envelopes import Envelope, masked, opened
 from bayesfed.federated.clients.side import ClientSide, Opened, Sides
@@ -59,9 +66,9 @@ class Task:
         """The fields of a message's header that say which exchange it belongs to."""
         return {"client": self.client, "round": self.round, "phase": self.phase}
 
-    def error(self, stage: str, reason: str, field: str = "") -> ClientError:
+    def error(self, stage: str, reason: str, field: str = "", public: str = "") -> ClientError:
         """Return the failure of this client at a stage."""
-        return ClientError(self.client, self.round, stage, reason, field)
+        return ClientError(self.client, self.round, stage, reason, field, public)
 
     @cached_property
     def key(self) -> Key:
@@ -173,14 +180,16 @@ def attempt(task: Task, stage: str, work: Callable[[], Result]) -> Result | Clie
 def failure(task: Task, stage: str, problem: BaseException) -> ClientError:
     """Return the failure of a client at a stage of its turn."""
     field = problem.field if stage == "decode" and isinstance(problem, RefusedError) else ""
-    made = task.error(stage, reason_of(problem), field)
+    made = task.error(stage, reason_of(problem), field, public_text(problem))
     # Of a client in this process, the traceback too.
     made.__cause__ = problem
     return made
 
 
 def reason_of(problem: BaseException) -> str:
-    """Return what went wrong: of errors that are not of this package, their class as well."""
+    """Return what went wrong: of errors that are not of this package, their class as well. It may
+    hold cells of rows, so it stays on this machine (`bayesfed.errors.public_text`).
+    """
     if isinstance(problem, BayesfedError):
         return str(problem)
     notes = "".join(f" ({note})" for note in vars(problem).get("__notes__", ()))

@@ -21,6 +21,7 @@ from typing import NamedTuple, Self
 import torch
 
 from bayesfed.data import Dataset
+from bayesfed.errors import public_text
 from bayesfed.federated.clients.serialisation import from_safetensors, to_safetensors
 from bayesfed.federated.clients.side import Sides
 from bayesfed.federated.clients.turn import Outcome, Reply, Task, Turn, answered, reason_of
@@ -101,11 +102,12 @@ def frames(outcome: Outcome) -> tuple[bytes, ...]:
     if isinstance(outcome, Reply):
         figures = json.dumps({"info": outcome.info, "seconds": outcome.seconds}, default=float)
         return figures.encode(), to_safetensors(outcome.memory), outcome.packed
-    return _failure(outcome.stage, outcome.reason, outcome.field)
+    return _failure(outcome.stage, outcome.reason, outcome.field, outcome.public)
 
 
-def _failure(stage: str, reason: str, field: str = "") -> tuple[bytes, ...]:
-    return (json.dumps({"stage": stage, "reason": reason, "field": field}).encode(),)
+def _failure(stage: str, reason: str, field: str = "", public: str = "") -> tuple[bytes, ...]:
+    said = {"stage": stage, "reason": reason, "field": field, "public": public}
+    return (json.dumps(said).encode(),)
 
 
 def receive_outcome(door: Connection, task: Task) -> Outcome:
@@ -137,7 +139,7 @@ def _answer_one(server: Connection, site: Site) -> None:
         sent = frames(answered(site.sides, site.turn(task, from_safetensors(memory))))
     except Exception as problem:
         # The server knows the client and the round, even of a task that could not be read here.
-        sent = _failure("reply", reason_of(problem))
+        sent = _failure("reply", reason_of(problem), public=public_text(problem))
     for frame in sent:
         server.send_bytes(frame)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
@@ -199,6 +199,10 @@ class Algorithm:
     finished
         ``(state) -> bool``: whether a method that ends by itself has ended. None for methods that
         go on for as many rounds as they are given.
+    origin
+        What the algorithm was made of, as data that JSON can hold: the formula, design and model of
+        a regression, under "regression". Snapshots carry it, so that `bayesfed.open` needs no
+        algorithm, and clients over Flower must have the same. Empty for other methods.
 
     Raises
     ------
@@ -217,6 +221,7 @@ class Algorithm:
     personal: Callable[[Tree, Tree], Personal] | None = None
     unfinished: Callable[[Tree, int], str] | None = None
     finished: Callable[[Tree], bool] | None = None
+    origin: Mapping[str, Any] = field(default_factory=dict)
 
     def ended(self, state: Tree) -> bool:
         """Return whether a run in this state has ended by itself."""

@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from bayesfed.data.files import append, sweep, write_whole
+from bayesfed.data.files import append, make_private, sweep, write_whole
 from bayesfed.errors import CheckpointError, CheckpointWarning
 from bayesfed.errors.checks import checked, whole
 from bayesfed.federated.engine.files import snapshots
@@ -108,7 +108,7 @@ class Checkpoints:
         """Write history, tensors and, last of all, the file that makes them a checkpoint."""
         turn = self._turn
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_private(self._folder)
             sweep(self._folder)
             history = self._extend(turn)
             written = snapshots.write(self._folder, snapshot, {"file": turn, **history})
@@ -137,7 +137,7 @@ class Checkpoints:
         else:
             # Nothing of an attempt that failed counts, so the digest begins anew as well.
             hasher = blake2b(digest_size=32)
-            write_whole(path, _hashed(chain(lines(self._earlier), added), hasher))
+            write_whole(path, _hashed(chain(lines(self._earlier), added), hasher), private=True)
             length = path.stat().st_size
         self._written[turn] = (length, hasher)
         self._backlog[turn].clear()
@@ -156,7 +156,8 @@ def checkpoint(path: str | Path, *, every: int = 1, keep: int = 2) -> Checkpoint
     Parameters
     ----------
     path
-        Folder of checkpoints; made if it does not exist.
+        Folder of checkpoints; made if it does not exist, for its owner alone (0700). Files can be
+        read by their owner alone (0600), since they hold what clients keep.
     every
         Number of rounds between two checkpoints.
     keep

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Literal
+from typing import Any, Literal
 
 from bayesfed.federated.core import Algorithm, Cost, Direction, Info, Predictor
 from bayesfed.trees import Tree
@@ -151,6 +151,8 @@ class Snapshot:
         Answers that are on their way, in an asynchronous run (`FedBuff`); else empty.
     owned
         Whether leaves are named by their owners; False for a snapshot of 0.2.
+    origin
+        What the algorithm was made of (`Algorithm.origin`); empty for most.
     """
 
     algorithm: str
@@ -164,6 +166,7 @@ class Snapshot:
     settings: Mapping[str, str] = field(default_factory=dict)
     in_flight: Tree = field(default_factory=dict)
     owned: bool = True
+    origin: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -184,6 +184,7 @@ def rounds(
             settings=settings,
             in_flight=flights,
             owned=True,
+            origin=algorithm.origin,
         )
         yield RoundReport(
             round=number,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, cast
 
 from bayesfed.algorithms.federated_svi.recipe import federated_svi
@@ -16,6 +17,7 @@ from bayesfed.models.regression.families import Name, check_family
 from bayesfed.models.regression.formulas import parse_formula
 from bayesfed.models.regression.frames import Frame, Missing, split_by_site
 from bayesfed.models.regression.model import RegressionModel
+from bayesfed.running.formulas.records import REGRESSION, to_record
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Prepared:
         The Pyro model of these rows.
     clients
         The rows of each site.
-    least_rows, secure
+    least_rows, secure, vault
         As of `federated_svi`.
     """
 
@@ -39,11 +41,16 @@ class Prepared:
     clients: Mapping[str, Dataset]
     least_rows: int | None = None
     secure: int | None = None
+    vault: str | Path | None = None
 
     @property
     def algorithm(self) -> Algorithm:
         """The method that finds the posterior of all rows."""
-        return federated_svi(self.model, least_rows=self.least_rows, secure=self.secure)
+        asked = self.least_rows, self.secure
+        made = federated_svi(
+            self.model, least_rows=self.least_rows, secure=self.secure, vault=self.vault
+        )
+        return replace(made, origin={REGRESSION: to_record(self.design, self.model, *asked)})
 
 
 @checked(formula=ITSELF, data=ITSELF, family=ITSELF)
@@ -55,8 +62,10 @@ def prepared(
     missing: Missing = "refuse",
     least_rows: int | None = None,
     secure: int | None = None,
+    vault: str | Path | None = None,
 ) -> Prepared:
-    """Return a regression before its fit; parameters are those of `regression`.
+    """Return a regression before its fit; parameters are those of `regression`, and `vault`, which
+    `secure` needs over Flower (`federated_svi`).
 
     It is how a regression runs where no process has all frames, as over Flower: everybody prepares
     it from the same made-up frames. These have all sites and categories, and means and sds by which
@@ -87,4 +96,4 @@ def prepared(
     design = Design.of(formula, family, site, missing, tables)
     clients = {name: design.rows(frame, name) for name, frame in tables.items()}
     model = RegressionModel.of(design, list(clients.values()))
-    return Prepared(design, model, clients, least_rows, secure)
+    return Prepared(design, model, clients, least_rows, secure, vault)

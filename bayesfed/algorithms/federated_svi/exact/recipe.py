@@ -22,6 +22,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from bayesfed.algorithms.federated_svi.exact.local import AnswerLocal, answer_shapes
 from bayesfed.algorithms.federated_svi.exact.looks import FIT, Fits, Looks
@@ -71,6 +72,7 @@ def exact_svi(
     example: Dataset | None,
     least_rows: int | None,
     secure: int | None,
+    vault: str | Path | None = None,
 ) -> Algorithm:
     """Return the method; parameters are those of `federated_svi`, and `fit` makes the fit of
     a model with many shared values, of its argument `example`.
@@ -133,8 +135,11 @@ def exact_svi(
         observations,
     )
     if secure is None:
+        if vault is not None:
+            hint = "secure=, the largest number of sites, or no vault"
+            raise ArgumentError("federated_svi, vault", "sums under masks", "no secure=", hint)
         return made
-    return masked(made, participants=secure, largest=-LOWEST, bits=64)
+    return masked(made, participants=secure, largest=-LOWEST, bits=64, vault=vault)
 
 
 def _note_sites(looks: Looks, run: Conditions) -> None:

@@ -31,7 +31,7 @@ from bayesfed.algorithms.wrappers.secure_sums.sessions import (
     session_name,
 )
 from bayesfed.data import Dataset
-from bayesfed.data.files import write_whole
+from bayesfed.data.files import make_private, write_whole
 from bayesfed.errors import CheckpointError
 from bayesfed.federated import Fit, LocalOptions
 from bayesfed.federated.core import Around
@@ -72,7 +72,7 @@ class Vault:
     def add(self, client: str) -> Session:
         """Return a new session of a client. Its oldest sessions are removed."""
         session, folder = Session.fresh(), self._of(client)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(folder)
         old = sorted(folder.glob("*.session"), key=lambda path: path.stat().st_mtime_ns)
         for path in old[: len(old) + 1 - KEEP]:
             path.unlink(missing_ok=True)
@@ -97,9 +97,10 @@ class Vault:
         except (OSError, ValueError) as problem:
             raise CheckpointError(
                 f"secure sums, client {client!r}",
-                f"the keys of this round in {self.folder}",
-                type(problem).__name__,
-                "secure(..., vault=FOLDER) where each question has a process of its own",
+                "the keys of this round",
+                f"{type(problem).__name__} in {self.folder}",
+                "vault=FOLDER beside participants= or secure=, where each question has a process "
+                "of its own",
             ) from problem
         before = session.model_copy()
         yield session
@@ -112,7 +113,7 @@ class Vault:
     def _write(self, path: Path, session: Session) -> None:
         content = session.model_dump_json().encode()
         if self._lasting:
-            write_whole(path, content)
+            write_whole(path, content, private=True)
             return
         # No crash of the machine needs to be survived, so nothing waits for the disk.
         partial = path.with_suffix(f".{os.getpid()}")

@@ -57,7 +57,8 @@ class ClientMemory:
     Parameters
     ----------
     folder
-        Folder of the files, on the client's own disk; made if it does not exist.
+        Folder of the files, on the client's own disk; made if it does not exist. Only its owner may
+        enter it (0700) and read the files (0600).
     keep
         Number of accepted memories that are kept for a server that resumes from an older
         checkpoint. A server that saves every n rounds and keeps two checkpoints may go back ``2 n``
@@ -76,7 +77,8 @@ class ClientMemory:
     def __init__(self, folder: str | Path, *, keep: int = 1) -> None:
         self._folder, self._keep = Path(folder), keep
         with self._named():
-            self._folder.mkdir(parents=True, exist_ok=True)
+            files.make_private(self._folder)
+            self._folder.chmod(files.PRIVATE_FOLDER)
             files.sweep(self._folder)
 
     @property
@@ -101,7 +103,7 @@ class ClientMemory:
         versions = self._versions()
         made = _Version(versions[-1].number + 1 if versions else 1, slot, False)
         with self._named():
-            files.write_whole(self._folder / made.file, pack(tree, made.meta))
+            files.write_whole(self._folder / made.file, pack(tree, made.meta), private=True)
         self._remove([version for version in versions if not version.accepted])
 
     def agree(self, slot: Slot | None) -> None:
@@ -165,9 +167,9 @@ class ClientMemory:
             yield
         except (OSError, WireError) as problem:
             raise CheckpointError(
-                f"memory in {self._folder}",
+                "memory",
                 "undamaged files",
-                problem,
+                f"{problem} in {self._folder}",
                 "restoring it, or a new run",
             ) from problem
 

@@ -60,7 +60,8 @@ def write(folder: Path, snapshot: Snapshot, history: dict[str, Any]) -> set[Path
     tensors = to_safetensors(_flat(snapshot))
     tensors_digest = digest(tensors)
     path = _file(folder, number, tensors_digest, "safetensors")
-    write_whole(path, tensors)
+    # Memories of clients are among them.
+    write_whole(path, tensors, private=True)
     content: dict[str, Any] = {
         "format": FORMAT,
         "snapshot": {
@@ -76,11 +77,11 @@ def write(folder: Path, snapshot: Snapshot, history: dict[str, Any]) -> set[Path
     if isinstance(memories, StoredMemories):
         # The name has a part of a digest that is known once the file is written.
         unnamed = folder / f"{number:08d}-unnamed.memories"
-        write_whole(unnamed, memories.entries())
+        write_whole(unnamed, memories.entries(), private=True)
         length, found = digest_of_file(unnamed)
         paths.add(unnamed.replace(_file(folder, number, found, "memories")))
         content["memories"] = {"bytes": length, "blake2b": found}
-    write_whole(_record(folder, number), _sealed(content))
+    write_whole(_record(folder, number), _sealed(content), private=True)
     return paths
 
 

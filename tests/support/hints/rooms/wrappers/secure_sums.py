@@ -185,7 +185,7 @@ CASES = [
         lambda: go(bf.equal_weights(avg()), heaviest=1.0),
     ),
     (lambda: go(largest=0.01), "a larger largest", lambda: go(largest=8.0)),
-    (opened, "secure(..., vault=FOLDER)", lambda: opened(tempfile.mkdtemp())),
+    (opened, "vault=FOLDER beside participants=", lambda: opened(tempfile.mkdtemp())),
     (lambda: asked(torch.int64), SERVER, lambda: asked(torch.uint8)),
     (lambda: agreed(bytes(32)), "a key pair that was drawn at random", lambda: agreed(drawn())),
     (
