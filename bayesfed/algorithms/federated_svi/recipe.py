@@ -129,9 +129,9 @@ def federated_svi(
     weights 4,096 points of it. For larger models it fits independent Gaussians and checks them by
     weights of points. ``result.posterior.status`` says how far to trust it. Priors may be improper.
 
-    `client_plate`, `link`, `least_rows`, `secure` and `vault` may be given; `observations` and `example` are
-    checked against the clients' rows, and `seed` changes nothing. Any other argument chooses a
-    guide's fit, as does a `bayesian` network with more than 50 weights.
+    `client_plate`, `link`, `least_rows`, `secure` and `vault` may be given; `observations` and
+    `example` are checked against the clients' rows, and `seed` changes nothing. Any other argument
+    chooses a guide's fit, as does a `bayesian` network with more than 50 weights.
 
     Sites answer with sums over their rows: log likelihoods, gradients and Hessians. Sums of few
     rows reveal these rows; `SECURITY.md` says what helps.
@@ -221,7 +221,16 @@ def federated_svi(
     if alone and not large:
         fit = partial(federated_svi, model, AutoNormal, client_plate=client_plate)
         return exact_svi(
-            model, fit, guide, client_plate, link, observations, example, least_rows, secure, vault
+            model,
+            fit,
+            guide,
+            client_plate,
+            link,
+            observations,
+            example,
+            least_rows,
+            secure,
+            vault,
         )
     guide = unguarded(guide, least_rows=least_rows, secure=secure, vault=vault)
     example = exampled(example, large)
