@@ -90,6 +90,5 @@ def _opened(
         expected = "the algorithm of a run made in Python, or a regression"
         actual, hint = f"one of {snapshot.algorithm!r}", "open(folder, algorithm=algorithm)"
         raise ArgumentError(f"open, {path}", expected, actual, hint)
-    given = {"rounds": snapshot.round, "resume": snapshot, "seed": snapshot.seed}
-    result = run(algorithm, {}, **given)
+    result = run(algorithm, {}, rounds=snapshot.round, resume=snapshot, seed=snapshot.seed)
     return Regression(fitted.design, fitted.model, result) if fitted else result

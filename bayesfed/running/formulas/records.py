@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -61,7 +61,7 @@ def of_record(record: Mapping[str, Any]) -> tuple[Design, RegressionModel]:
         ) from problem
 
 
-def _written(value: Any) -> Any:
+def _written(value: Any) -> Any:  # noqa: PLR0911 a case a kind
     if isinstance(value, np.generic):
         return _written(value.item())
     if isinstance(value, float) and not math.isfinite(value):
@@ -71,7 +71,7 @@ def _written(value: Any) -> Any:
         return value
     name = type(value).__name__
     if name in RECORDS:
-        names = value._fields if isinstance(value, tuple) else [f.name for f in _stored(value)]
+        names = getattr(value, "_fields", None) or _fields(value)
         return {KIND: name} | {one: _written(getattr(value, one)) for one in names}
     if isinstance(value, Mapping):
         return {KIND: MAP, ITEMS: [[_written(one) for one in pair] for pair in value.items()]}
@@ -83,8 +83,8 @@ def _written(value: Any) -> Any:
     return {KIND: name, TEXT: str(value)}
 
 
-def _stored(value: Any) -> list[Any]:
-    return [one for one in fields(value) if one.init] if is_dataclass(value) else []
+def _fields(value: Any) -> list[str]:
+    return [one.name for one in fields(value) if one.init]
 
 
 def _read(value: Any) -> Any:
