@@ -6,16 +6,15 @@ working. A message says where the problem is, what was expected, what was found 
 `complain` formats these four parts.
 
 An error has two texts. ``str(error)`` is for the machine where it was raised. `public_text` is what
-may leave a site for the server: the class, where, and what was expected. What was found, and what to
-try, may hold cells of rows and stay in the site's log. So does all text of an error that is not of
-this package.
+may leave a site for the server: the class, where, and what was expected. What was found, and what
+to try, may hold cells of rows and stay in the site's log. So does all text of an error that is not
+of this package.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import Any
-
 
 # What a text for the server ends with.
 SEE_LOG = "see the log of the site"
@@ -140,8 +139,7 @@ class ClientError(BayesfedError, RuntimeError):
     field
         Field of a refused message.
     public
-        The reason that may leave the site (`public_text`); "" if the failure says nothing of rows
-        and was found by the server.
+        The reason that may leave the site (`public_text`); "" for failures that the server found.
     """
 
     def __init__(
@@ -167,6 +165,11 @@ class ClientError(BayesfedError, RuntimeError):
     @property
     def _where(self) -> str:
         return f"client {self.client!r}, round {self.round}, stage {self.stage!r}"
+
+    def without_rows(self) -> ClientError:
+        """Return the error that may leave a site: with the public reason alone."""
+        reason = self.public or SEE_LOG
+        return type(self)(self.client, self.round, self.stage, reason, self.field, reason)
 
     @property
     def public_text(self) -> str:

@@ -122,7 +122,9 @@ def differing(here: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
         for name in names
         if not any(other != name and name.startswith(f"{other}.") for other in names)
     ]
-    return sorted(kept, key=lambda name: (not name.startswith("regression."), name.count("."), name))
+    return sorted(
+        kept, key=lambda name: (not name.startswith("regression."), name.count("."), name)
+    )
 
 
 class _Description:
@@ -160,7 +162,7 @@ class _Description:
     def _inside(self, path: str, value: object) -> Iterator[tuple[Path, str]]:
         yield from _below((path,), self.of(value)).items()
 
-    def _entered(self, value: Any) -> Iterator[tuple[Path, str]]:
+    def _entered(self, value: Any) -> Iterator[tuple[Path, str]]:  # noqa: PLR0912 a case a kind
         if isinstance(value, functools.partial):
             yield from self._inside("function", value.func)
             for number, part in enumerate(value.args):
@@ -238,9 +240,8 @@ class _Description:
                 # The text of those that `dataclass` makes follows from that of the class.
                 if not inner.__code__.co_filename.startswith("<"):
                     yield from self._used(inner, f"{name}.")
-            elif not name.startswith("__") and not inspect.isroutine(inner):
-                if (text := _plain(inner)) is not None:
-                    yield (name,), text
+            elif not name.startswith("__") and (text := _plain(inner)) is not None:
+                yield (name,), text
 
     def _function(self, function: types.FunctionType) -> Iterator[tuple[Path, str]]:
         yield (), _name(function)
@@ -298,12 +299,12 @@ class _Description:
         for name, leaf in net.named_parameters():
             value = "" if leaf.requires_grad else _tensor(leaf)
             yield ("parameters", name), f"{leaf.dtype} {tuple(leaf.shape)} {value}"
-        for name, leaf in net.named_buffers():
-            value = "" if name.endswith(COUNTED) else _tensor(leaf)
-            yield ("buffers", name), f"{leaf.dtype} {tuple(leaf.shape)} {value}"
+        for name, buffer in net.named_buffers():
+            value = "" if name.endswith(COUNTED) else _tensor(buffer)
+            yield ("buffers", name), f"{buffer.dtype} {tuple(buffer.shape)} {value}"
 
 
-def _plain(value: Any) -> str | None:
+def _plain(value: Any) -> str | None:  # noqa: PLR0911 a case a kind
     """Return the text of a value without parts; None for others."""
     if value is None or isinstance(value, bool | str | bytes | complex):
         return repr(value)

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from bayesfed.data import Dataset
-from bayesfed.errors import SEE_LOG, BayesfedError, WireError, public_text
+from bayesfed.errors import BayesfedError, WireError, public_text
 from bayesfed.federated import ClientMemory, Profile, Reply, Slot
 from bayesfed.federated.clients import sides_of
 from bayesfed.federated.clients.turn import Turn, answered, reason_of
@@ -122,8 +122,8 @@ class Site:
         outcome = answered(self._sides, turn)
         if not isinstance(outcome, Reply):
             self._log(where, outcome.stage, outcome.reason, outcome.__cause__)
-            reason = outcome.public or SEE_LOG
-            return Answer(*where, stage=outcome.stage, reason=reason, field=outcome.field)
+            sent = outcome.without_rows()
+            return Answer(*where, stage=sent.stage, reason=sent.reason, field=sent.field)
         if outcome.memory:
             # Written before the reply is sent: after a crash in between a memory may be unused, but
             # the server never relies on a missing one.

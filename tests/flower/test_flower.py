@@ -186,9 +186,11 @@ def test_what_is_no_client_is_said_and_asked_nothing_more(net, clients, tmp_path
     algorithm = fed_avg(net, clients)
     other = sites(turbo(net, clients), clients, tmp_path)
     grid = FakeGrid({1: lambda letter: b"nonsense", 2: next(iter(other.values()))})
-    fingerprint = Experiment(algorithm=algorithm, data=clients.get, rounds=1).fingerprint
+    experiment = Experiment(algorithm=algorithm, data=clients.get, rounds=1)
     with pytest.raises(
-        ClientError, match=r"node 2: client 'client-000' has another experiment.*"
+        ClientError,
+        match=r"client 'client-000' \(node 2\): it has another experiment than the server: "
+        r"algorithm, .* are others",
     ) as caught:
         Flower(
             grid,
@@ -197,7 +199,8 @@ def test_what_is_no_client_is_said_and_asked_nothing_more(net, clients, tmp_path
             clock=grid.clock,
             wait=grid.wait,
             hello_s=3.0,
-            experiment=fingerprint,
+            experiment=experiment.fingerprint,
+            parts=experiment.parts,
         )
     assert "node 1: message: expected magic" in str(caught.value)
     assert len(grid.pushed) == 2
@@ -247,7 +250,7 @@ def test_a_straggler_is_left_out_its_late_answer_refused_and_its_memory_has_not_
     first, second, third, fourth = rounds(algorithm, pool, rounds=4, on_client_error="drop")
     assert not first.refused
     assert second.refused["client-001"] == (
-        f"deadline: not answered by node {slow} within 10 s; try a larger deadline_s"
+        f"deadline: not answered by its node {slow} within 10 s; try a larger deadline_s"
     )
     assert counts(third) == {"client-000": 3, "client-001": 2, "client-002": 3, "client-003": 3}
     assert counts(fourth) == {"client-000": 4, "client-001": 3, "client-002": 4, "client-003": 4}
@@ -391,6 +394,6 @@ def test_a_memory_that_is_lost_is_said_and_a_method_without_memory_does_not_care
         assert (
             reports[1]
             .refused.get("client-001", "")
-            .startswith("memory: memory: expected one of Slot" if lost else "")
+            .startswith("memory: CheckpointError, memory: expected one of Slot" if lost else "")
         )
         assert len(reports[1].refused) == lost

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
+import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from bayesfed.errors import ArgumentError, RankError
+from bayesfed.errors import ArgumentError, ClientError, DataError, RankError, public_text
 from bayesfed.federated.clients.serialisation import to_safetensors
 from bayesfed.federated.clients.turn import one_thread
 from bayesfed.federated.training.optimisers import ADAM
 from bayesfed.keys import Key
 from bayesfed.models import cnn
 
+log = logging.getLogger("bayesfed.site")
 Result = TypeVar("Result")
 
 
@@ -35,11 +39,14 @@ class Group:
         Number of this process, from 0, and of all processes.
     handle
         Group of torch.distributed; None for one rank.
+    remote
+        Whether rank 0 is on another machine.
     """
 
     rank: int = 0
     size: int = 1
     handle: Any = None
+    remote: bool = False
 
     @classmethod
     def join(cls, timeout_s: float) -> Group:
@@ -72,7 +79,20 @@ class Group:
             handle = dist.new_group(backend="gloo", timeout=timeout)
         except RuntimeError as problem:
             raise _lost("joining", problem) from problem
-        return cls(dist.get_rank(), dist.get_world_size(), handle)
+        joined = cls(dist.get_rank(), dist.get_world_size(), handle)
+        return replace(joined, remote=joined.broadcast(_host()) != _host())
+
+    def portable(self, error: Exception | None) -> Exception | None:
+        """Return an error that rank 0 can raise. Of another machine it has the text that may leave
+        it, since the full one may hold cells of rows; that is in the log "bayesfed.site".
+        """
+        if error is None or not self.remote:
+            return portable(error)
+        log.warning("rank %d: %s", self.rank, error, exc_info=error)
+        if isinstance(error, ClientError):
+            return portable(error.without_rows())
+        kind = type(error) if isinstance(error, ArgumentError | DataError) else RankError
+        return portable(kind(public_text(error)))
 
     def gather(self, value: Result) -> list[Result]:
         """Return the values of all ranks on rank 0, in their order; an empty list elsewhere."""
@@ -165,6 +185,12 @@ def portable(error: Exception | None) -> Exception | None:
         return error if isinstance(pickle.loads(pickle.dumps(error)), type(error)) else None
     except Exception:
         return RankError(f"{type(error).__name__}: {error}")
+
+
+def _host() -> str:
+    """Return what tells this machine from others."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return socket.gethostname() + (boot.read_text() if boot.is_file() else "")
 
 
 def gpu() -> torch.device | None:

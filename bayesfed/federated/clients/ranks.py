@@ -9,17 +9,18 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
+from itertools import starmap
 from typing import Self, TypeVar
 
 import torch
 
 from bayesfed.data import Dataset, Population
 from bayesfed.data.population import place_of
-from bayesfed.errors import ArgumentError
+from bayesfed.errors import ArgumentError, ClientError
 from bayesfed.errors.checks import checked, number
 from bayesfed.federated.clients.memory.table import Memories
 from bayesfed.federated.clients.pools import ClientPool, InProcess
-from bayesfed.federated.clients.process_group import Group, gpu, machine
+from bayesfed.federated.clients.process_group import Group, gpu, log, machine
 from bayesfed.federated.clients.rosters import Roster
 from bayesfed.federated.clients.serialisation import from_safetensors, to_safetensors
 from bayesfed.federated.clients.side import Sides
@@ -119,8 +120,12 @@ class Ranks:
         return self.owner(client) == self.group.rank
 
     def map(self, sides: Sides, tasks: Iterable[Task]) -> Iterator[tuple[Task, Outcome]]:
-        """Answer the tasks of this rank's clients, in their order."""
-        return self.pool.map(sides, (task for task in tasks if self.owns(task.client)))
+        """Answer the tasks of this rank's clients, in their order. Of a machine that is not rank
+        0's, failures have the texts that may leave it (`bayesfed.errors.public_text`); the full
+        ones are in the log "bayesfed.site".
+        """
+        answers = self.pool.map(sides, (task for task in tasks if self.owns(task.client)))
+        return starmap(_without_rows, answers) if self.group.remote else answers
 
     def settle(self, client: str, accepted: bool) -> None:
         """Keep the client's new memory if the server accepted its payload, else the old one. The
@@ -201,6 +206,13 @@ class Ranks:
         if isinstance(clients, Population):
             return Population(clients.names, clients.samples, lambda name: placed(clients[name]))
         return {name: placed(part) for name, part in clients.items()}
+
+
+def _without_rows(task: Task, outcome: Outcome) -> tuple[Task, Outcome]:
+    if not isinstance(outcome, ClientError):
+        return task, outcome
+    log.warning("%s", outcome, exc_info=outcome.__cause__)
+    return task, outcome.without_rows()
 
 
 def led(pool: object, work: Callable[[], Result]) -> Result:

@@ -117,7 +117,7 @@ class Workers:
         if worker.late:
             late = f"no answer within {self._deadline_s:g} s; its worker process was stopped"
             reason = f"{late}; try a larger deadline_s"
-            job.outcome = task.error("deadline", reason)
+            job.outcome = task.error("deadline", reason, public=reason)
             return
         if not job.tried:
             job.tried = True
@@ -129,7 +129,7 @@ class Workers:
         reason = (
             f"its worker process died, and so did a fresh one ({how}); try workers=0 to see why"
         )
-        job.outcome = task.error("worker", reason)
+        job.outcome = task.error("worker", reason, public=reason)
 
     def _listen(self) -> None:
         """Wait for an answer, a death or a deadline, and enter what came."""

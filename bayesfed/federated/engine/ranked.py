@@ -25,7 +25,6 @@ from bayesfed.federated.clients import (
     Sides,
     Task,
     from_safetensors,
-    portable,
     to_safetensors,
 )
 from bayesfed.federated.core import Info, PartialSum, Reducer, Sum, seams
@@ -105,7 +104,7 @@ def ranked_exchange(
             total = partial and replace(partial, limbs={})
             return Heard(entries.rows, entries.infos, entries.silent, total)
 
-        several = group.gather(_tried(added))
+        several = group.gather(_tried(group, added))
         total = _reduced(group, group.led(lambda: _merged(several)), *sums)
         result = group.led(lambda: _stepped(occasion, total, several))
     else:
@@ -123,18 +122,18 @@ def ranked_exchange(
             }
             return Heard(replies=replies)
 
-        several = group.gather(_tried(answered))
+        several = group.gather(_tried(group, answered))
         result = group.led(lambda: _collected(*plans[0], pool, reducer, several))
         pool.settle_others()
     return from_safetensors(result.state), result.info, Entries(occasion, result.rows, result.infos)
 
 
-def _tried(work: Callable[[], Heard]) -> Heard:
+def _tried(group: Group, work: Callable[[], Heard]) -> Heard:
     """Return what a rank says, be it an error: the others wait for it."""
     try:
         return work()
     except Exception as problem:
-        return Heard(error=portable(problem))
+        return Heard(error=group.portable(problem))
 
 
 def _merged(several: list[Heard]) -> PartialSum | None:
