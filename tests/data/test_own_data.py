@@ -142,6 +142,23 @@ def test_what_is_no_npz_is_refused(tmp_path):
 # Tables
 
 
+def test_csv_of_other_countries(tmp_path):
+    path = write(tmp_path / "a.csv", "x;y\n1.234,5;-0,25\n7;1.000\n")
+    data = bf.from_csv(path, label="y", regression=True, delimiter=";", decimal=",", thousands=".")
+    assert data.inputs.tolist() == [[1234.5], [7.0]]
+    assert data.targets.tolist() == [-0.25, 1000.0]
+    # A point may stand between thousands, so it is no number where a comma is the decimal mark.
+    for column in ("x", "y"):
+        with pytest.raises(DataError, match=rf"column '{column}': expected a finite number"):
+            bf.from_csv(
+                write(tmp_path / "b.csv", f"x;y\n{'1.234;1' if column == 'x' else '1;1.234'}\n"),
+                label="y",
+                regression=True,
+                delimiter=";",
+                decimal=",",
+            )
+
+
 def test_csv_reads_columns_by_name(tmp_path):
     path = write(tmp_path / "a.csv", '\ufeffwidth,kind,"height, cm"\n1,b,2.5\n\n-3e1, a ,4\n')
     data = bf.from_csv(path, label="kind")

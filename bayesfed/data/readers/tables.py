@@ -15,8 +15,15 @@ from bayesfed.data.dataset import Dataset
 from bayesfed.data.partition import by_domain, federate
 from bayesfed.data.readers.labels import meant
 from bayesfed.data.rows import labelled
-from bayesfed.errors import DataError
-from bayesfed.errors.checks import ITSELF, checked
+from bayesfed.errors import ArgumentError, DataError
+from bayesfed.errors.checks import ITSELF, Role, checked
+
+# Characters that files have between cells.
+DELIMITERS = (";", "\t", "|", ",")
+MARK = Role(lambda mark: isinstance(mark, str) and len(mark) == 1, "one character", "','")
+MARK_OR_NONE = Role(
+    lambda mark: isinstance(mark, str) and len(mark) <= 1, "one character, or ''", "'.'"
+)
 
 
 @overload
@@ -28,6 +35,8 @@ def from_csv(
     classes: Sequence[str] | None = None,
     regression: bool = False,
     delimiter: str = ",",
+    decimal: str = ".",
+    thousands: str = "",
     encoding: str = "utf-8",
     domain: str | None = None,
     client: None = None,
@@ -43,13 +52,15 @@ def from_csv(
     classes: Sequence[str] | None = None,
     regression: bool = False,
     delimiter: str = ",",
+    decimal: str = ".",
+    thousands: str = "",
     encoding: str = "utf-8",
     domain: str | None = None,
     client: str,
 ) -> dict[str, Dataset]: ...
 
 
-@checked(path=ITSELF)
+@checked(path=ITSELF, decimal=MARK, thousands=MARK_OR_NONE)
 def from_csv(
     path: str | Path,
     *,
@@ -58,6 +69,8 @@ def from_csv(
     classes: Sequence[str] | None = None,
     regression: bool = False,
     delimiter: str = ",",
+    decimal: str = ".",
+    thousands: str = "",
     encoding: str = "utf-8",
     domain: str | None = None,
     client: str | None = None,
@@ -84,6 +97,8 @@ def from_csv(
         Whether targets are numbers instead of labels.
     delimiter
         Character between cells, such as ``";"`` or a tab.
+    decimal, thousands
+        Character before the decimals of a number, and between its thousands; "" for none.
     encoding
         Encoding of the file.
     domain
@@ -100,6 +115,9 @@ def from_csv(
         numbers (the message names line and column of the first, and counts all) or a label, domain
         or client is missing.
     """
+    if decimal == thousands:
+        hint = "decimal=',', thousands='.'"
+        raise ArgumentError("from_csv", "a decimal unlike thousands", repr(decimal), hint)
     if not isinstance(path, str | Path):
         raise DataError(
             "from_csv",
@@ -120,6 +138,7 @@ def from_csv(
                 label,
                 columns,
                 tuple(name for name in (domain, client) if name is not None),
+                delimiter,
             )
             for cells in reader:
                 if not cells:
@@ -155,11 +174,16 @@ def from_csv(
     def at(row: int) -> str:
         return f"{path}, line {lines[row]}, column {label!r}"
 
-    inputs = torch.from_numpy(np.array(_numbers(path, rows, lines, wanted, heading), np.float32))
+    marks = decimal, thousands
+    numbers = _numbers(path, rows, lines, wanted, heading, marks)
+    inputs = torch.from_numpy(np.array(numbers, np.float32))
     domains = (
         _names(column(domain), lines, f"{path}, column {domain!r}") if domain is not None else ()
     )
-    data = labelled(inputs, column(label), classes, at, regression=regression, domains=domains)
+    targets = column(label)
+    if regression:
+        targets = [plain_number(cell, *marks) for cell in targets]
+    data = labelled(inputs, targets, classes, at, regression=regression, domains=domains)
     return (
         data
         if client is None
@@ -173,11 +197,20 @@ def _wanted(
     label: str,
     columns: Sequence[str] | None,
     names: tuple[str, ...],
+    delimiter: str,
 ) -> list[int]:
     """Return the positions of the columns of inputs."""
     if not any(heading):
         raise DataError(
             str(path), "a first line with the columns' names", "nothing", "another file"
+        )
+    if other := [mark for mark in DELIMITERS if mark in heading[0] and len(heading) == 1]:
+        decimal = ", decimal=','" if other[0] == ";" else ""
+        raise DataError(
+            f"{path}, line 1",
+            f"names of columns with {delimiter!r} between them",
+            f"one name that holds {other[0]!r}",
+            f"delimiter={other[0]!r}{decimal}",
         )
     if double := [name for name in dict.fromkeys(heading) if heading.count(name) > 1]:
         raise DataError(
@@ -215,11 +248,30 @@ def _names(cells: list[str], lines: list[int], where: str) -> tuple[str, ...]:
     return tuple(cell.strip() for cell in cells)
 
 
+def plain_number(cell: str, decimal: str, thousands: str) -> str:
+    """Return a number as Python writes it, from a cell with other marks.
+
+    A cell with a point where another mark stands before decimals is no number: the point may be one
+    between thousands.
+    """
+    text = cell.strip()
+    if thousands:
+        text = text.replace(thousands, "")
+    if decimal == ".":
+        return text
+    return f"{cell!r} with a point" if "." in text else text.replace(decimal, ".")
+
+
 def _numbers(
-    path: Path, rows: list[list[str]], lines: list[int], wanted: list[int], heading: list[str]
+    path: Path,
+    rows: list[list[str]],
+    lines: list[int],
+    wanted: list[int],
+    heading: list[str],
+    marks: tuple[str, str],
 ) -> list[list[float]]:
     """Return the numbers in the columns of inputs; raise one `DataError` for all bad cells."""
-    numbers = [[_number(cells[place]) for place in wanted] for cells in rows]
+    numbers = [[_number(plain_number(cells[at], *marks)) for at in wanted] for cells in rows]
     bad = [
         (row, place)
         for row, values in enumerate(numbers)
@@ -242,6 +294,10 @@ def _numbers(
     )
     if 0 < empty < len(bad):
         hint += ", and columns=[...] without texts"
+    if "," in rows[row][place] and marks == (".", ""):
+        hint = "decimal=',', or thousands=',', as the file was written"
+    if "." in rows[row][place] and marks[0] != ".":
+        hint = f"thousands='.', or decimal='.', where decimal={marks[0]!r} now"
     raise DataError(
         f"{path}, line {lines[row]}, column {heading[place]!r}",
         "a finite number",

@@ -244,6 +244,26 @@ CASES = [
         "quotes around cells that hold the delimiter",
         lambda: csv('x,y\n1,"a,b"\n'),
     ),
+    (
+        lambda: csv("x;y\n1,5;2,5\n", regression=True),
+        "delimiter=';', decimal=','",
+        lambda: csv("x;y\n1,5;2,5\n", regression=True, delimiter=";", decimal=","),
+    ),
+    (
+        lambda: csv('x,y\n"1,500",a\n'),
+        "thousands=','",
+        lambda: csv('x,y\n"1,500",a\n', thousands=","),
+    ),
+    (
+        lambda: csv("x;y\n1.500;a\n", delimiter=";", decimal=","),
+        "thousands='.'",
+        lambda: csv("x;y\n1.500;a\n", delimiter=";", decimal=",", thousands="."),
+    ),
+    (
+        lambda: csv(decimal=",", thousands=","),
+        "decimal=',', thousands='.'",
+        lambda: csv(decimal=",", thousands="."),
+    ),
     (lambda name: csv(name=name), "b.csv"),
     (
         lambda: bf.from_csv("elsewhere/a.csv", label="y"),
