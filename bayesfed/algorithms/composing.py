@@ -45,6 +45,7 @@ from bayesfed.federated import (
 from bayesfed.federated.core import MODEL, Conditions, check_order, owned
 from bayesfed.federated.core.layering import of_core
 from bayesfed.federated.core.seams import inner_codec
+from bayesfed.federated.core.settings import with_settings
 from bayesfed.federated.training.batch_norm import predicting, travelling
 from bayesfed.federated.training.observations import counting
 from bayesfed.keys import Key
@@ -65,7 +66,12 @@ class Turn(NamedTuple):
 
 def within(expected: Shapes, limits: Limits) -> Callable[[Turn], View]:
     """Return the view of clients that send these leaves, within what rows can make of them."""
-    return lambda turn: Bounded(expected, float(turn.profile.samples), limits)
+
+    @with_settings(expected=expected, limits=limits)
+    def view(turn: Turn) -> View:
+        return Bounded(expected, float(turn.profile.samples), limits)
+
+    return view
 
 
 def by_rows(profile: Profile, size: int) -> float:
@@ -184,6 +190,15 @@ def compose(
     up, feeds = inner_codec(up or codec or as_is)
     down, _ = inner_codec(codec or as_is)
 
+    @with_settings(
+        capacity=capacity,
+        chosen=chosen,
+        down=down,
+        options=options,
+        up=up,
+        weight=weight,
+        work=work,
+    )
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         turn = Turn(state, round, profile, key, capacity(profile, round, key) if capacity else 0)
         told = options(turn) if options else work.options(round, profile.samples, size=turn.size)
@@ -207,7 +222,10 @@ def compose(
         name,
         begin,
         (phase,),
-        predictor or (lambda state: Model(served, state if owner else owned(state, MODEL))),
+        predictor
+        or with_settings(owner=owner, served=served)(
+            lambda state: Model(served, state if owner else owned(state, MODEL))
+        ),
         posterior,
         sizes=sizes,
         personal=personal,

@@ -28,6 +28,7 @@ from bayesfed.federated import (
     Update,
     Whole,
 )
+from bayesfed.federated.core.settings import with_settings
 from bayesfed.inference.laplace.roots import roots, sharpest
 from bayesfed.inference.laplace.structures import Structure
 from bayesfed.keys import Key
@@ -127,6 +128,7 @@ def survey(
     """
     down = exact(model)
 
+    @with_settings(answers=answers, by_rows=by_rows, down=down, limits=limits, up=up)
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         rows = float(profile.samples)
         view = Bounded(answers, rows, limits)

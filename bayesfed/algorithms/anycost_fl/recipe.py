@@ -59,6 +59,7 @@ from bayesfed.federated import (
     View,
 )
 from bayesfed.federated.core.layering import of_core
+from bayesfed.federated.core.settings import with_settings
 from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.inference import MaximumLikelihood
 from bayesfed.keys import Key
@@ -188,6 +189,15 @@ def anycost_fl(
     as_is = exact(initial)
     down = codec or as_is
 
+    @with_settings(
+        aggregation=aggregation,
+        as_is=as_is,
+        down=down,
+        planner=planner,
+        settings=settings,
+        views=views,
+        work=work,
+    )
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
         planned = planner(profile, round, key)
         if isinstance(planned, Skip):

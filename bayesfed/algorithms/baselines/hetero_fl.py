@@ -26,6 +26,7 @@ from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import Algorithm, Buffers, Capacity, Link, Model, Slice, Training
+from bayesfed.federated.core.settings import with_settings
 from bayesfed.federated.training.batch_norm import predicting, travelling
 from bayesfed.models import Likelihood
 from bayesfed.models.calling import check_resolved
@@ -109,7 +110,7 @@ def hetero_fl(
         initial=parts[0],
         predictor=partial(model, 0),
         sizes={f"{size(parameters(net)):,}": partial(model, n) for n, net in enumerate(nets)},
-        view=lambda turn: views[turn.size],
+        view=with_settings(views=views)(lambda turn: views[turn.size]),
         capacity=capacity,
         codec=codec,
         up=up,

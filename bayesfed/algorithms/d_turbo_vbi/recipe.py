@@ -64,6 +64,7 @@ from bayesfed.federated import (
     View,
 )
 from bayesfed.federated.core.seams import inner_codec
+from bayesfed.federated.core.settings import with_settings
 from bayesfed.federated.training.held_out_scores import SCORES
 from bayesfed.federated.training.observations import all_rows, counting
 from bayesfed.inference import Exchange, MeanFieldElbo, Structured
@@ -236,16 +237,25 @@ def d_turbo_vbi(
     initial |= {STANDS + name: torch.zeros(size) for name, size in sizes.items()}
     expected = sent(initial, server.spreads)
 
+    @with_settings(returns=returns, warm_up=warm_up, work=work)
     def asked(turn: Turn) -> float:
         """Return for which share of the active entries clients are to speak."""
         ready = turn.round >= warm_up and Watch.of(turn.state[WATCH]).settled
         return returns.asked(turn.round, work.schedule(turn.round)) if returns and ready else 0.0
 
+    @with_settings(asked=asked, expected=expected, link=link, server=server, sizes=sizes)
     def view(turn: Turn) -> View:
         said = {SAID + name: size for name, size in sizes.items() if asked(turn)}
         active = Active(server.supports(turn.state), {**expected, **said}, server.spreads)
         return Gathered(active) if link else active
 
+    @with_settings(
+        asked=asked,
+        likelihood_scale=likelihood_scale,
+        observations=observations,
+        returns=returns,
+        work=work,
+    )
     def options(turn: Turn) -> LocalOptions:
         samples = turn.profile.samples
         whole = likelihood_scale == "global" and samples

@@ -33,6 +33,7 @@ from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import NOT_NEGATIVE, Role, number, whole
 from bayesfed.federated import Algorithm, Buffers, Capacity, Link, Local, Model, Profile, Training
 from bayesfed.federated.core import MODEL, owned
+from bayesfed.federated.core.settings import with_settings
 from bayesfed.federated.training.batch_norm import buffered, predicting, travelling
 from bayesfed.federated.training.descent import LocalClasses
 from bayesfed.inference import MaximumLikelihood
@@ -170,9 +171,11 @@ def fed_hm(
         for share, made in zip(ranks, nets, strict=True)
     ]
 
+    @with_settings(kept=kept, views=views)
     def view(turn: Turn) -> Factored:
         return replace(views[turn.size], base=turn.state) if turn.round < kept else views[turn.size]
 
+    @with_settings(by_rows=by_rows, ratios=ratios, temperature=temperature)
     def weight(profile: Profile, size: int) -> float:
         return math.exp(ratios[size] / temperature) * weighing(by_rows)(profile, size)
 

@@ -37,6 +37,7 @@ from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import ITSELF, check, number
 from bayesfed.federated import Algorithm, Keep, Link, Sgd, Sum, Training, Whole
 from bayesfed.federated.core import seams
+from bayesfed.federated.core.settings import with_settings
 from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.federated.training.local_work import check_own_steps
 from bayesfed.geometry import metric_retraction
@@ -142,6 +143,7 @@ def fed_rlr(
             "Tangents(), or Digital()",
         )
 
+    @with_settings(consensus=consensus, work=work)
     def options(turn: Turn) -> RiemannianOptions:
         pull = consensus(turn.round) if callable(consensus) else consensus
         check(f"fed_rlr, consensus, round {turn.round}", pull, SHARE)
@@ -165,7 +167,9 @@ def fed_rlr(
         Retract(sending, layers),
         training=work,
         initial=trainable(thin),
-        view=lambda turn: Whole(sent_shapes(turn.state, sending, layers)),
+        view=with_settings(layers=layers, sending=sending)(
+            lambda turn: Whole(sent_shapes(turn.state, sending, layers))
+        ),
         weight=weighing(sending.weighs),
         options=options,
         codec=codec,

@@ -43,6 +43,7 @@ from bayesfed.federated import (
 from bayesfed.federated.aggregation.servers import summed
 from bayesfed.federated.core import Info
 from bayesfed.federated.core.layering import of_core
+from bayesfed.federated.core.settings import with_settings
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, shapes, zip_map
 
@@ -190,6 +191,7 @@ def conjugate(
     codec = codec or exact(initial)
     view = Whole(shapes(initial))
 
+    @with_settings(codec=codec, view=view)
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         return Assignment(view, 1.0, codec, codec)
 

@@ -61,6 +61,7 @@ from bayesfed.federated import (
 )
 from bayesfed.federated.core import MODEL
 from bayesfed.federated.core.layering import of_core
+from bayesfed.federated.core.settings import with_settings
 from bayesfed.federated.training.held_out_scores import FACTORS, SCORES
 from bayesfed.federated.training.observations import all_rows, counting
 from bayesfed.inference.exact.stages import LARGEST
@@ -274,6 +275,15 @@ def federated_svi(
     scored = {SCORES: (len(FACTORS),)} if auto else {}
     view = Whole(shapes(server.publish(server.initial(), 0, None)) | scored)
 
+    @with_settings(
+        codec=codec,
+        fusion=fusion,
+        initial=initial,
+        observations=observations,
+        scale=scale,
+        view=view,
+        work=work,
+    )
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         rows = all_rows(observations, profile)
         times = rows / profile.samples if scale == "global" and profile.samples else 1.0

@@ -55,6 +55,7 @@ from bayesfed.federated import (
     published,
 )
 from bayesfed.federated.core import Around
+from bayesfed.federated.core.settings import with_settings
 from bayesfed.inference.variational.fusion import PVI, SITE, Fusion, ProductOfExperts
 from bayesfed.inference.variational.posterior import FittedGuide
 from bayesfed.inference.variational.program import Runs
@@ -257,6 +258,16 @@ def bayesian_lora(
         weights = {leaf_of(layer, leaf): rank / k for layer in layers for leaf in AXES}
         return SketchedSvi(replace(sketched, sites=weights), model, nets[number], initial)
 
+    @with_settings(
+        anchored=anchored,
+        capacity=capacity,
+        full=full,
+        fusion=fusion,
+        layers=layers,
+        phase=phase,
+        rank=rank,
+        ranks=ranks,
+    )
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         given = cast(Assignment, phase.assign(state, round, profile, key))
         size = capacity(profile, round, key)

@@ -51,6 +51,7 @@ from bayesfed.federated import (
 )
 from bayesfed.federated.core import MODEL, Around, Info, of, owned
 from bayesfed.federated.core.owners import owner_of
+from bayesfed.federated.core.settings import with_settings
 from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.keys import Key
 from bayesfed.models import Likelihood, adapters
@@ -237,7 +238,7 @@ def fed_stack_lora(
         training=work,
         initial=of(MODEL, besides(initial, idle)),
         predictor=model,
-        view=lambda turn: views[turn.size],
+        view=with_settings(views=views)(lambda turn: views[turn.size]),
         capacity=capacity,
         weight=weighing(by_rows),
         codec=codec,

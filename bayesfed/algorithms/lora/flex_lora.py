@@ -24,6 +24,7 @@ from bayesfed.algorithms.lora.stacking import Refactored, Stack
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
 from bayesfed.federated import Algorithm, Capacity, Link, Training
+from bayesfed.federated.core.settings import with_settings
 from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.models import Likelihood, adapters, lora_rank
 from bayesfed.trees import shapes
@@ -80,7 +81,7 @@ def flex_lora(
         Refactored(layers, lora_rank(net)),
         training=work,
         sizes=models_of(ranks, nets, views),
-        view=lambda turn: views[turn.size],
+        view=with_settings(views=views)(lambda turn: views[turn.size]),
         capacity=capacity,
         weight=weighing(by_rows),
         codec=codec,

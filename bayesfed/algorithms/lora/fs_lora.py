@@ -37,6 +37,7 @@ from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import Adam, Add, Algorithm, Capacity, Link, Local, Training
+from bayesfed.federated.core.settings import with_settings
 from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.keys import Key
 from bayesfed.models import (
@@ -163,12 +164,22 @@ def fs_lora(
     # Of the round's state, which is the same for all its clients.
     rewrite = lru_cache(len(layers))(rewritten)
 
+    @with_settings(rank=rank, rewrites=rewrites, weighted=weighted)
     def draw(tree: Tree, name: str, k: int, key: Key) -> Drawn:
         if not weighted:
             return random_sketch(rank, k, key)
         norms = slice_norms(tree[leaf_of(name, "lora_b")], tree[leaf_of(name, "lora_a")])
         return importance_sketch(norms, k, key, floor=FLOOR if rewrites else 0.5)
 
+    @with_settings(
+        anchored=anchored,
+        broadcast=broadcast,
+        by_coverage=by_coverage,
+        frozen=frozen,
+        full=full,
+        multiplied=multiplied,
+        rank=rank,
+    )
     def slices(
         drawn: Mapping[str, Drawn], k: int, bases: Mapping[str, Rewritten] | None = None
     ) -> Slices:
@@ -183,6 +194,15 @@ def fs_lora(
             bases=bases or {},
         )
 
+    @with_settings(
+        draw=draw,
+        frozen=frozen,
+        layers=layers,
+        ranks=ranks,
+        rewrite=rewrite,
+        rewrites=rewrites,
+        slices=slices,
+    )
     def view(turn: Turn) -> Slices:
         key, k, every = turn.key.child("sketch"), ranks[turn.size], frozen | turn.state
         bases = {

@@ -26,6 +26,7 @@ from bayesfed.algorithms.lora.sketches import Slices, leading
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
 from bayesfed.federated import Algorithm, Capacity, Link, Training
+from bayesfed.federated.core.settings import with_settings
 from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.models import Likelihood, adapters
 from bayesfed.trees import shapes
@@ -82,7 +83,7 @@ def hetero_lora(
         [work.fitting(made, likelihood) for made in nets],
         training=work,
         sizes=models_of(ranks, nets, views),
-        view=lambda turn: views[turn.size],
+        view=with_settings(views=views)(lambda turn: views[turn.size]),
         capacity=capacity,
         weight=weighing(by_rows),
         codec=codec,

@@ -25,6 +25,7 @@ from bayesfed.federated import (
     published,
 )
 from bayesfed.federated.core import MODEL, Conditions, Skip, of, owned
+from bayesfed.federated.core.settings import with_settings
 from bayesfed.federated.training.descent import holding
 from bayesfed.keys import Key
 from bayesfed.models import Likelihood
@@ -136,7 +137,9 @@ def personalised(
             "fed_avg, fed_prox, fed_lora",
         )
     phase = algorithm.phases[0]
-    own = algorithm.personal or (lambda state, memory: Personal(algorithm.predictor(state)))
+    own = algorithm.personal or with_settings(algorithm=algorithm)(
+        lambda state, memory: Personal(algorithm.predictor(state))
+    )
     core, _ = phase.scope.parted(algorithm.initial)
     shown = published(phase.server, core, 0, None)
     # A core with several kinds of leaves may publish the network's alone, by their own names.
@@ -164,6 +167,7 @@ def personalised(
     work = Training(steps, batch_size, optimiser)
     descent = work.likelihood_descent(net, likelihood)
 
+    @with_settings(own=own, phase=phase, rest=rest, told=told)
     def begin(message: Tree, memory: Tree) -> Tree:
         return dict(own(rest | of(told, message), of(phase.owner, memory)).model.parameters)
 

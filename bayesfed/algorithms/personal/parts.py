@@ -32,6 +32,7 @@ from bayesfed.federated import (
     Training,
 )
 from bayesfed.federated.core import Around
+from bayesfed.federated.core.settings import with_settings
 from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.federated.training.descent import holding
 from bayesfed.keys import Key
@@ -207,5 +208,7 @@ def _with_own_parts(
         initial=begun,
         codec=codec,
         link=link,
-        personal=lambda state, memory: Personal(Model(net, state | own | memory)),
+        personal=with_settings(net=net, own=own)(
+            lambda state, memory: Personal(Model(net, state | own | memory))
+        ),
     )

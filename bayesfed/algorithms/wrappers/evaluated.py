@@ -35,6 +35,7 @@ from bayesfed.federated import (
 )
 from bayesfed.federated.core import Info
 from bayesfed.federated.core.seams import gathered, total_of
+from bayesfed.federated.core.settings import with_settings
 from bayesfed.federated.engine.metrics import Named
 from bayesfed.federated.training.held_out_scores import EVERY, split_held
 from bayesfed.federated.training.likelihoods import trained_with
@@ -81,6 +82,7 @@ def evaluate_clients(
     made = layered(algorithm, HoldingOut("held out"), where=where, one_phase=False)
     down = exact(made.initial)
 
+    @with_settings(down=down, metric=metric)
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         pool = float(profile.pool or profile.samples or 1)
         view = Bounded({"score": (4,)}, float(profile.samples), partial(limits, metric, pool))

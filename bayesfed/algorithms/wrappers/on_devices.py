@@ -31,6 +31,7 @@ from bayesfed.errors.checks import (
 from bayesfed.federated import Algorithm, Assignment, Cell, Layer, Link, Profile, Skip, layered
 from bayesfed.federated.core import Turn
 from bayesfed.federated.core.seams import inner_codec
+from bayesfed.federated.core.settings import with_settings
 from bayesfed.keys import Key
 from bayesfed.models import Share
 from bayesfed.trees import Tree
@@ -276,6 +277,7 @@ def planned_size(planner: Planner) -> Callable[[Profile, int, Key], int]:
         A planner with the sizes of the method's networks, largest first.
     """
 
+    @with_settings(planner=planner)
     def capacity(profile: Profile, round: int, key: Key) -> int:
         planned = planner(profile, round, key)
         return 0 if isinstance(planned, Skip) else planned.size

@@ -21,6 +21,7 @@ from bayesfed.federated.core.algorithm import (
 )
 from bayesfed.federated.core.layers import Layer, Moment
 from bayesfed.federated.core.owners import Scope, of
+from bayesfed.federated.core.settings import with_settings
 from bayesfed.trees import Tree
 
 Served = TypeVar("Served")
@@ -142,7 +143,11 @@ def of_core(
     phase, parted = phases[0], phases[0].scope.parted
 
     def known(served: Callable[..., Served]) -> Callable[..., Served]:
-        return lambda *trees: served(*(parted(tree)[0] for tree in trees))
+        @with_settings(parted=parted, served=served)
+        def of_cores(*trees: Tree) -> Served:
+            return served(*(parted(tree)[0] for tree in trees))
+
+        return of_cores
 
     def lack(state: Tree, rounds: int) -> str:
         return unfinished(parted(state)[0], rounds) if unfinished else ""

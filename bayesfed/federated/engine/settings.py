@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from bayesfed.federated.clients import Roster
 from bayesfed.federated.core import Algorithm, Profile
+from bayesfed.federated.core.settings import settings_of_function
 from bayesfed.keys import Key
 
 # Longest text of a setting; longer ones are replaced by a digest.
@@ -152,10 +153,15 @@ class Described:
             self.add(f"{name}.self", value.__self__)
         elif isinstance(value, FunctionType):
             self.entries[name] = value.__qualname__
-            for free, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            settings = settings_of_function(value)
+            if settings is None:
+                # A function of the user's own: what it closes over, by the names of its variables.
+                cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+                settings = {free: _content(cell) for free, cell in cells}
+            for setting, inner in settings.items():
                 # A cell may be empty, and a dictionary in it may be a cache.
-                if (inner := _content(cell)) is not None:
-                    self.add(f"{name}.{free}", inner, values=False)
+                if inner is not None:
+                    self.add(f"{name}.{setting}", inner, values=False)
         elif is_dataclass(value):
             self.entries[name] = type(value).__qualname__
             for part in () if self._once and self._met(value) else fields(value):

@@ -14,6 +14,7 @@ from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked, whole
 from bayesfed.errors.roles import Role
 from bayesfed.federated.core import Fit, Kind, Local, LocalOptions, Profile, options_of
+from bayesfed.federated.core.settings import with_settings
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
 
@@ -73,6 +74,7 @@ def fixed(clients: Sequence[str], count: int) -> Capacity:
     """
     sizes = {name: number % count for number, name in enumerate(clients)}
 
+    @with_settings(sizes=sizes)
     def capacity(profile: Profile, round: int, key: Key) -> int:
         if profile.name not in sizes:
             raise ArgumentError(
@@ -100,6 +102,7 @@ def by_device(name: str, smallest: Mapping[int, float]) -> Capacity:
         During a round, if a client has no such figure or meets none of the requirements.
     """
 
+    @with_settings(name=name, smallest=smallest)
     def capacity(profile: Profile, round: int, key: Key) -> int:
         figure = profile.device.get(name)
         possible = [

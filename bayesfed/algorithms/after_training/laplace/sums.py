@@ -25,6 +25,7 @@ from bayesfed.errors import UndeterminedWarning
 from bayesfed.federated import Fit, LocalOptions, Reducer
 from bayesfed.federated.aggregation.servers import PublishesModel, summed
 from bayesfed.federated.core import MODEL, Info, of, owned
+from bayesfed.federated.core.settings import with_settings
 from bayesfed.inference.laplace import evidence
 from bayesfed.inference.laplace.posterior import LaplacePosterior
 from bayesfed.inference.laplace.roots import roots
@@ -203,6 +204,7 @@ def posterior_of(
 def sums_limits(structure: Structure, likelihood: Likelihood) -> Limits:
     """Return what the means of `CurvatureSums` can be."""
 
+    @with_settings(likelihood=likelihood, structure=structure)
     def limits(payload: Tree, rows: float) -> Iterator[Limit]:
         yield nll_limits(payload[NLL], likelihood, 1.0)
         yield from curvature_limits(structure, likelihood, owned(payload, BLOCK))

@@ -24,6 +24,7 @@ from bayesfed.data import Dataset
 from bayesfed.federated import Descent, Fit, LocalOptions, Reducer
 from bayesfed.federated.aggregation.servers import PublishesModel, summed
 from bayesfed.federated.core import MODEL, Around, Info, of, owned
+from bayesfed.federated.core.settings import with_settings
 from bayesfed.federated.links.digital import USUAL_NORM
 from bayesfed.inference.laplace.blocks import symmetric
 from bayesfed.inference.laplace.roots import sharpest
@@ -211,6 +212,7 @@ def expansion_limits(structure: Structure, likelihood: Likelihood, floor: float)
     """Return what an `Expansion` can be, of parameters as large as any that are sent."""
     slope = 2 * max(1.0, sharpest(likelihood)) * LARGEST**2
 
+    @with_settings(floor=floor, likelihood=likelihood, slope=slope, structure=structure)
     def limits(payload: Tree, rows: float) -> Iterator[Limit]:
         blocks, linear = owned(payload, BLOCK), owned(payload, LINEAR)
         yield nll_limits(payload[NLL], likelihood, 1.0)

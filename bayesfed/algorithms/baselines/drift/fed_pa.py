@@ -36,6 +36,7 @@ from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import number
 from bayesfed.federated import Algorithm, Descent, Fit, Link, LocalOptions, Training
 from bayesfed.federated.core import Around
+from bayesfed.federated.core.settings import with_settings
 from bayesfed.keys import Key
 from bayesfed.models import Likelihood
 from bayesfed.trees import Tree, flat, unflat, zeros_like
@@ -91,6 +92,7 @@ def fed_pa(
     if work.epochs is None:
         _window(work.steps, burn_in, samples)
 
+    @with_settings(begin=begin, samples=samples, work=work)
     def options(turn: Turn) -> LocalOptions:
         return work.options_as(
             Windows, turn.round, turn.profile.samples, windows=samples if turn.round >= begin else 0

@@ -47,6 +47,7 @@ from bayesfed.federated import (
 from bayesfed.federated.aggregation.servers import PublishesModel, summed
 from bayesfed.federated.core import MODEL, Info, of, owned
 from bayesfed.federated.core.layering import of_core
+from bayesfed.federated.core.settings import with_settings
 from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.federated.training.held_out_scores import split_held
 from bayesfed.inference.ensembles.consensus import Consensus, by_client, interpolated
@@ -115,11 +116,13 @@ def beta_pred_bayes(
     first = {name: leaf[None, None] for name, leaf in begin.items()}
     drawn = Whole({name: (samples, *shape) for name, shape in shapes(begin).items()})
 
+    @with_settings(drawn=drawn, sent=sent, work=work)
     def draw(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         return Assignment(
             drawn, float(profile.samples > 0), sent, sent, work.options(round, profile.samples)
         )
 
+    @with_settings(as_is=as_is, sent=sent)
     def score(state: Tree, round: int, profile: Profile, key: Key) -> Assignment:
         scores = Bounded({"nll": (len(SHARES),)}, float(profile.samples), sums_limits)
         return Assignment(scores, 1.0, sent, as_is)

@@ -34,6 +34,7 @@ from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import Algorithm, Link, Training
+from bayesfed.federated.core.settings import with_settings
 from bayesfed.inference.objectives.proximal_operators import (
     LargestShare,
     SingularThreshold,
@@ -145,6 +146,7 @@ def fed_mid(
         )
     descent = work.likelihood_descent(net, likelihood)
 
+    @with_settings(descent=descent, work=work)
     def rate(round: int) -> float:
         return work.steps * descent.optimiser.learning_rate * work.schedule(round)
 

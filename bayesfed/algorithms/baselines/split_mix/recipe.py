@@ -24,6 +24,7 @@ from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import Algorithm, Capacity, Link, Training
+from bayesfed.federated.core.settings import with_settings
 from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.keys import Key
 from bayesfed.models import Likelihood
@@ -90,6 +91,7 @@ def split_mix(
         }
     )
 
+    @with_settings(count=count, initial=initial, nets_of=nets_of)
     def view(turn: Turn) -> Nets:
         chosen = torch.randperm(count, generator=turn.key.child("nets").generator())[
             : nets_of[turn.size]

@@ -45,6 +45,7 @@ from bayesfed.federated import (
 )
 from bayesfed.federated.core import MODEL, Conditions, owned
 from bayesfed.federated.core.layering import of_core
+from bayesfed.federated.core.settings import with_settings
 from bayesfed.federated.training.observations import counting
 from bayesfed.inference.exact import checking, stages
 from bayesfed.inference.exact.asking import LOWEST
@@ -96,6 +97,7 @@ def exact_svi(
     elif example is not None:
         looks.check(example)
 
+    @with_settings(looks=looks, up=up)
     def assign(state: Tree, round: int, profile: Profile, key: Key) -> Assignment | Skip:
         if int(state["stage"][0]) == stages.FIT:
             phase, own = looks.fit(state["form"]).phase, under(state, FIT)
