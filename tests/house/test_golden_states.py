@@ -1,10 +1,11 @@
 """Golden digests: the state after two rounds of every shipped recipe, serially and with two
-workers, and the beliefs of `infer` on eight graphs.
+workers, the metrics and the ledger's bits of these rounds, and the beliefs of `infer` on eight
+graphs.
 
 Bits of a run hold on one kind of processor and one build of torch. So each entry of
-``golden_states.json`` has a digest, which must be equal where the machine is of the kind that wrote
-the file (`machine`), and the mean magnitude of every leaf, which must agree everywhere. To write
-the file anew, knowingly::
+``golden_states.json`` has digests, which must be equal where the machine is of the kind that wrote
+the file (`machine`), and the mean magnitude of every leaf and the names of metrics, which must
+agree everywhere. To write the file anew, knowingly::
 
     python -m tests.house.test_golden_states --write
 """
@@ -51,9 +52,7 @@ def after_two_rounds(name, workers=0):
     try:
         tiny = on_digits()[name]()
         with tiny.pool(workers=workers) as pool:
-            return bf.run(
-                tiny.algorithm, pool, rounds=2, progress=False, on_client_error="drop"
-            ).snapshot.state
+            return bf.run(tiny.algorithm, pool, rounds=2, progress=False, on_client_error="drop")
     finally:
         recipes.FEATURES, recipes.CLASSES, recipes.rows = kept
 
@@ -133,6 +132,47 @@ def magnitudes(tree):
     }
 
 
+def metrics(history):
+    """The metrics of all rounds as leaves: those of clients, of the server and of callbacks."""
+    tables = {
+        (record.round, whose): values
+        for record in history
+        for whose, values in {
+            **{f"client {name}": figures for name, figures in record.clients.items()},
+            "server": record.server,
+            "metrics": record.metrics,
+        }.items()
+    }
+    return {
+        f"{number}/{whose}/{name}": torch.tensor([float(value)], dtype=torch.float64)
+        for (number, whose), values in tables.items()
+        for name, value in values.items()
+    }
+
+
+def costs(history):
+    """Bits and channel uses of every message in the ledger, as leaves."""
+    return {
+        f"{row.round}/{row.phase}/{row.client}/{row.direction}/{number}": torch.tensor(
+            [row.cost.bits, row.cost.channel_uses], dtype=torch.float64
+        )
+        for record in history
+        for number, row in enumerate(record.rows)
+    }
+
+
+def packed(result):
+    """What the file has of a run."""
+    state, figures = result.snapshot.state, metrics(result.history)
+    return {
+        "digest": digest(state),
+        "magnitudes": magnitudes(state),
+        "metrics": digest(figures),
+        "names of metrics": sorted({name.split("/")[-1] for name in figures}),
+        "costs": digest(costs(result.history)),
+    }
+
+
 def canary():
     """The build, the instructions, and the bits of a training that needs nothing of the package."""
     return {name: text for name, text in machine().items() if name != "GPU"}
@@ -158,7 +198,12 @@ def entries(kind):
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", recipes.tiny_recipes())
 def test_states_are_what_they_were(name, workers):
-    agrees(entries("states")[name], after_two_rounds(name, workers), loosely=0.05)
+    entry, result = entries("states")[name], after_two_rounds(name, workers)
+    agrees(entry, result.snapshot.state, loosely=0.05)
+    found = packed(result)
+    assert found["names of metrics"] == entry["names of metrics"]
+    if json.loads(FILE.read_text())["canary"] == canary():
+        assert (found["metrics"], found["costs"]) == (entry["metrics"], entry["costs"])
 
 
 # Strips of four rows take ten seconds to compile.
@@ -174,19 +219,13 @@ def write():
     """Write the file anew."""
     found = {
         "canary": canary(),
-        "states": {name: after_two_rounds(name) for name in recipes.tiny_recipes()},
-        "beliefs": {name: beliefs(name) for name in graphs()},
-    }
-    packed = {
-        kind: {
+        "states": {name: packed(after_two_rounds(name)) for name in recipes.tiny_recipes()},
+        "beliefs": {
             name: {"digest": digest(tree), "magnitudes": magnitudes(tree)}
-            for name, tree in value.items()
-        }
-        if kind != "canary"
-        else value
-        for kind, value in found.items()
+            for name, tree in ((name, beliefs(name)) for name in graphs())
+        },
     }
-    FILE.write_text(json.dumps(packed, indent=1, sort_keys=True) + "\n")
+    FILE.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":
