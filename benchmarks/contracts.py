@@ -7,7 +7,9 @@ another type, shape or range, a misspelt keyword, two arguments swapped (`tests.
 Each call must end in an error of the package, or have a documented meaning
 (`tests.support.doors.meanings`). Every message of the package is provoked and its hint followed,
 and every hint of a role is held against it (`tests.support.hints`). The kinds of errors that once
-passed in silence stay closed by tests of their own (`parts/contracts/kinds.py`).
+passed in silence stay closed by tests of their own (`parts/contracts/kinds.py`). Random hostile
+formulas of regressions are refused and do nothing, legal ones mean what they say
+(`parts/contracts/formulas.py`).
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 
+from parts.contracts.formulas import hostile_refused, legal_accepted
 from parts.contracts.kinds import KINDS, still_open
 from parts.shared.parts import command_line
 from parts.shared.targets import at_least, target
@@ -71,6 +74,8 @@ def main() -> int:
         target("silent calls without a documented meaning", ends["silent"], 0),
         executed(),
         closed(),
+        hostile_refused(),
+        legal_accepted(),
     ]
     return 0 if all(met) else 1
 

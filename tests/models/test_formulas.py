@@ -2,6 +2,11 @@
 of NumPy or of formulae on the same rows.
 """
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import formulae
 import numpy as np
 import pandas as pd
@@ -17,6 +22,7 @@ from bayesfed.models.regression.formulas import (
     build_design,
     parse_formula,
 )
+from tests.support.formulas.legal import legal_formulas, problem_of
 
 ROWS = 24
 DRAW = np.random.default_rng(5)
@@ -141,6 +147,21 @@ def test_equal_sums_are_crossed_as_in_r():
     # formulae cannot compare these calls.
     both = "(ward + I(x**2)) * (z + log(days))"
     assert len(parse_formula(f"y ~ {both} + offset(log(z)) + offset(2 * z)").common) == 11
+
+
+def test_a_term_that_adds_nothing_where_it_stands_is_read_in_rs_order():
+    late, early = (
+        columns(f"y ~ 0 + {terms}") for terms in ("ward + ward:drug + drug", "ward * drug")
+    )
+    assert late.shape == early.shape
+    assert np.linalg.matrix_rank(np.hstack([late, early])) == 6
+
+
+def test_an_interaction_that_formulae_leaves_incomplete_is_refused():
+    frame = FRAME.assign(sex=np.resize([*"fm"], ROWS))
+    with pytest.raises(ArgumentError, match="beside those of fewer columns, found none of 'ward:d"):
+        build_design("y ~ ward:drug:sex", frame)
+    assert build_design("y ~ ward * drug * sex", frame).common.design_matrix.shape == (ROWS, 12)
 
 
 def test_small_integers_do_not_wrap_in_functions():
@@ -280,3 +301,30 @@ def test_a_formula_can_call_the_list_and_nothing_else():
     for name in FUNCTIONS:
         with pytest.raises(ArgumentError, match=name):
             parse_formula("y ~ unlisted(x)")
+
+
+def test_random_hostile_formulas_are_refused_and_do_nothing():
+    """In a process whose audit hook records files, imports, code and sockets."""
+    command = [sys.executable, "-m", "tests.support.formulas.watch"]
+    options = ["--seed", "1", "--count", "400", "--soup", "300"]
+    ended = subprocess.run(
+        [*command, *options],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    record = json.loads(ended.stdout.splitlines()[-1])
+    assert record["formulas"] == 400
+    assert record["through"] == {}
+    assert record["raw"] == {}
+    assert record["files"] == []
+    # The hook sees a formula that is not checked.
+    assert "open('canary.txt'" in record["seen"]
+
+
+def test_random_legal_formulas_are_what_they_mean():
+    problems = {one.text: problem for one in legal_formulas(7, 20) if (problem := problem_of(one))}
+    assert problems == {}

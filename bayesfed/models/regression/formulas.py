@@ -268,7 +268,15 @@ def build_design(text: str, frame: Frame) -> Any:
     formula = read_formula(text)
     environment = _formulae("environment").Environment([NAMESPACE])
     matrices = _formulae("matrices").DesignMatrices
-    design = matrices(_description(formula.tree), frame, environment)
+    model = _description(formula.tree)
+    try:
+        design = matrices(model, frame, environment)
+    except IndexError:
+        # It has no coding for a term whose columns those before it have, as that of ``x`` in
+        # ``0 + z + x:z + x``; in R's order, by the number of columns, every term has its own.
+        model = _description(formula.tree)
+        model.common_terms.sort(key=lambda term: len(getattr(term, "components", ())))
+        design = matrices(model, frame, environment)
     # It adds to ``a:b:c`` alone what makes it complete, but of each name only once.
     codings = design.model._get_encoding_bools()
     lacking = [

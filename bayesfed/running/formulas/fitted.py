@@ -47,10 +47,25 @@ def regression(
     """Fit a regression by formula to the rows of all sites without pooling them.
 
     Needs the extra `formulas`. Formulas are those of the package formulae, as of lme4 and Bambi:
-    ``y ~ x1 * x2 + C(ward) + offset(log(days)) + (1 + x1 | hospital)``. Functions are `log`, `exp`,
-    `sqrt`, those of ``np``, and `scale` and `center` of a column, by the mean and sd of all sites.
-    Sites tell which categories a column has, the number of rows, and means and sums of squares of
-    columns; then what `federated_svi` of a model alone asks.
+    ``y ~ x1 * x2 + C(ward) + offset(log(days)) + (1 + x1 | hospital)``. A formula is data: it is
+    read before any row is, and may call these functions and no others.
+
+    =================================================== ============================================
+    functions                                           of
+    =================================================== ============================================
+    log, log2, log10, log1p, exp, expm1, sqrt, abs,     the values of a row, also with ``np.`` before
+    floor, ceil, sin, cos, minimum, maximum, mod,       the name
+    floor_divide, clip, where
+    ``I(x**2)``, ``{x**2}``                             arithmetic and comparisons of a row
+    center, scale, standardize                          a column, by mean and sd of all sites
+    ``C(x)``, ``C(x, Treatment('b'))``, ``C(x, Sum)``   a column of categories
+    offset                                              a number that is added to the predictor
+    p, prop, proportion, censored                       the response
+    =================================================== ============================================
+
+    Functions of all rows of a site (`min`, `mean`, `rank`, ...) are refused, since they would
+    differ by site and tell rows. Sites tell which categories a column has, the number of rows, and
+    means and sums of squares of columns; then what `federated_svi` of a model alone asks.
 
     Categories are coded as those of pooled rows, also where a site lacks some. The first of a
     pandas categorical is the reference; those of texts and codes are sorted.
@@ -94,7 +109,7 @@ def regression(
     Raises
     ------
     ArgumentError
-        If the formula cannot be read, or a term depends on more of other rows than means and sds.
+        If the formula cannot be read, or calls what is not on the list above.
     DataError
         If a column is missing (the message names the nearest), its values are, it has another type
         at some site, one value, or numbers that are not finite; or the response is not the
