@@ -53,8 +53,8 @@ def regression(
     =================================================== ============================================
     functions                                           of
     =================================================== ============================================
-    log, log2, log10, log1p, exp, expm1, sqrt, abs,     the values of a row, also with ``np.`` before
-    floor, ceil, sin, cos, minimum, maximum, mod,       the name
+    log, log2, log10, log1p, exp, expm1, sqrt, abs,     the values of a row; also with ``np.``
+    floor, ceil, sin, cos, minimum, maximum, mod,       before the name
     floor_divide, clip, where
     ``I(x**2)``, ``{x**2}``                             arithmetic and comparisons of a row
     center, scale, standardize                          a column, by mean and sd of all sites
@@ -64,7 +64,9 @@ def regression(
     =================================================== ============================================
 
     Functions of all rows of a site (`min`, `mean`, `rank`, ...) are refused, since they would
-    differ by site and tell rows. Sites tell which categories a column has, the number of rows, and
+    differ by site and tell rows.
+
+    Sites tell which categories a column has, the number of rows, and
     means and sums of squares of columns; then what `federated_svi` of a model alone asks.
 
     Categories are coded as those of pooled rows, also where a site lacks some. The first of a
