@@ -93,6 +93,7 @@ def test_classes_as_a_response(tmp_path):
         (FILE.replace("formula", "formla"), r"line 2.*formula"),
         (FILE, r"line 1, regression: .*rows.csv: expected a readable table"),
         (FILE + 'family = "poison"\n', r"line 6.*poisson"),
+        (FILE + "delimiter = '(a+)+$'\n", r"line 1, .*expected one character, found '\(a\+"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_line(text, words, tmp_path):

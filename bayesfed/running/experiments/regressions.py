@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bayesfed.data.readers.labels import meant
-from bayesfed.errors import DataError, needs
+from bayesfed.errors import ArgumentError, DataError, needs
 from bayesfed.models.regression.families import Name
 from bayesfed.models.regression.formulas import parse_formula
 from bayesfed.models.regression.frames import Frame, Missing
@@ -57,11 +57,18 @@ class RegressionOf:
         Raises
         ------
         ArgumentError
-            If the formula cannot be read, or calls what is not on the list; before any file is.
+            If the formula cannot be read, or calls what is not on the list, or the delimiter is no
+            character; before any file is read.
         DataError
             If a file cannot be read.
         """
         parse_formula(self.formula)
+        if len(self.delimiter) != 1:
+            # pandas takes more than one character for a regular expression.
+            hint = "delimiter = ';' or delimiter = '|'"
+            raise ArgumentError(
+                "regression, delimiter", "one character", repr(self.delimiter), hint
+            )
         frame = self._frame(self.data)
         for part in (frame, self.new()):
             if part is not None and self.site not in part:

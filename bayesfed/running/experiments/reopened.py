@@ -23,7 +23,11 @@ def open(
     folder: str | Path, *, seed: int | None = None, algorithm: Algorithm | None = None
 ) -> Result | Regression:
     """Open a folder of results again: return what `run`, or `regression`, returned, with model,
-    posterior, history, and a snapshot to go on from. Nothing runs.
+    posterior, history, and a snapshot to go on from.
+
+    No round is run, and nothing is unpickled. But Python files that the experiment of the folder
+    names (``kind = "file.py:function"``) are run, as by ``bayesfed run``: read them before you open
+    a folder from somebody else.
 
     Parameters
     ----------

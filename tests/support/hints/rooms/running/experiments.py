@@ -108,11 +108,13 @@ def case(old, wrong, tried, right, *, more="", also=()):
     )
 
 
-def regression(more="", data="rows.csv", site="x"):
-    """Build a regression by formula."""
+def regression(more="", data="rows.csv", site="x", sign=","):
+    """Build a regression by formula, from rows whose cells have a sign between them."""
     text = f'[regression]\nformula = "y ~ x"\ndata = "{data}"\nsite = "{site}"\n{more}'
     path = written()
     path.write_text(text)
+    rows = path.with_name("rows.csv")
+    rows.write_text(rows.read_text().replace(",", sign))
     return build(experiment.read(path), 0)
 
 
@@ -174,6 +176,11 @@ CASES = [
         lambda: regression("delimiter = ';'\ndecimal = ','\n", data="semicolons.csv"),
     ),
     (lambda: regression(site="xx"), "'x'", regression),
+    (
+        lambda: regression("delimiter = '(a+)+'"),
+        "delimiter = ';' or delimiter = '|'",
+        lambda: [regression(f"delimiter = {sign!r}", sign=sign) for sign in ";|"],
+    ),
     # Files.
     case("rounds = 1", "rounds = one", "numbers without", "rounds = 1"),
     case("rounds = 1", "rounds = 1\nrounds = 2", "every key and every [table] once", "rounds = 1"),
