@@ -204,7 +204,7 @@ HOSTILE = {
     "two underscores": ["x.__class__", "I(x.__class__)", "np.__loader__(x)", "log.__globals__(x)"],
     "signs": [
         *("__import__('os')", "x # comment", "x; y", "x\\ny", "x\x00", "x @ z", "x^2", "x & z"),
-        *("`x", "'x", "x$y", "I(x ? z : y)", "x\u202e", "_x", "\ud800"),
+        *("`x", "'x", "x$y", "I(x ? z : y)", "x\u202e", "_x", "\ud800", "x + \u00b2"),
     ],
     "operator between": [
         *("lambda x: x", "[x for x in y]", "I(x[0])", "f'x'", "I(x if z else y)", "x z", "x |"),
@@ -238,7 +238,7 @@ HOSTILE = {
         *("9" * 20, "9" * 9000, "I(x + 99999 * 99999 * 99999 * 99999)"),
     ],
     "numbers without letters": ["I(1e9 * x)", "I(x * 2j)", "I(0x10 * x)"],
-    "digits 0 to 9": ["x + \u00b2", "\u0663"],
+    "digits 0 to 9": ["\u0663", "I(1\u0663 * x)"],
     "columns and numbers": ["True", "I(None)", "C(x, None)"],
     "np.log": ["np", "I(np)"],
     "that can be seen": ["``", "`a\nb`", "C(x, Treatment('\u202e'))", "I(ward == 'a\x00')", "'x\""],

@@ -16,6 +16,7 @@ from __future__ import annotations
 import copy
 import math
 import operator
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -43,6 +44,9 @@ MAX_INTERACTION = 8
 MAX_OPERATIONS = 60
 # Whole numbers up to it are exact as floats.
 MAX_NUMBER = 1e15
+# What formulae's scanner takes for a number and for a name.
+DIGITS = re.compile(r"\d+")
+WORD = re.compile(r"[\w.]+")
 # Characters of a formula that a message shows.
 SHOWN = 80
 
@@ -288,9 +292,6 @@ def build_design(text: str, frame: Frame) -> Any:
     return design
 
 
-# --- reading ------------------------------------------------------------------------------------
-
-
 class _Size(NamedTuple):
     """Bounds of what terms become.
 
@@ -422,25 +423,14 @@ class _Reader:
 
     def check_character(self, start: int) -> None:
         """Check the word or number that begins at a character before it is scanned."""
-        first = self.text[start]
         token = SimpleNamespace(position=start)
-        if first.isdigit() and not first.isascii():
-            raise self.refused("the digits 0 to 9", ascii(first), "0.5", token)
-        if first.isdigit():
-            end = start
-            while self.text[end : end + 1].isdigit():
-                end += 1
-            if end - start > len(str(int(MAX_NUMBER))):
-                raise self.too_large(f"a number of {end - start} digits", token)
-        end = start
-        while self.text[end : end + 1].isalnum() or self.text[end : end + 1] in ("_", "."):
-            end += bool(self.text[end : end + 1])
-            if end >= len(self.text):
-                break
-        if self.text[start:end] in ("True", "False", "None"):
-            raise self.refused(
-                "columns and numbers", self.text[start:end], "1 and 0, or a column", token
-            )
+        digits = DIGITS.match(self.text, start)
+        if digits and len(digits[0]) > len(f"{MAX_NUMBER:.0f}"):
+            raise self.too_large(f"a number of {len(digits[0])} digits", token)
+        word = WORD.match(self.text, start)
+        if word and word[0] in ("True", "False", "None"):
+            hint = "1 and 0, or a column"
+            raise self.refused("columns and numbers", word[0], hint, token)
 
     def unreadable(self, start: int) -> ArgumentError:
         """Return the error of a character with which no token begins."""
@@ -456,6 +446,8 @@ class _Reader:
         if quoted and not (inside and inside.isprintable() and token.lexeme[0] == token.lexeme[-1]):
             expected = "a name in quotes of one kind, of characters that can be seen"
             raise self.refused(expected, _shown(token.lexeme), "'west', or `my column`", token)
+        if token.kind == "NUMBER" and not token.lexeme.isascii():
+            raise self.refused("the digits 0 to 9", ascii(token.lexeme), "0.5", token)
         joined = before is not None and before.position + len(before.lexeme) == token.position
         if token.kind == "IDENTIFIER" and joined and before.kind == "NUMBER":
             found = f"{before.lexeme}{token.lexeme}"
@@ -965,9 +957,6 @@ def _written(node: Node) -> str:
         return repr(node.value)
     # Names, with or without backticks.
     return f"`{_token(node).lexeme.strip('`')}`"
-
-
-# --- from the tree to formulae's terms ----------------------------------------------------------
 
 
 def _description(tree: Node) -> Any:
