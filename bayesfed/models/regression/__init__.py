@@ -1,3 +1,3 @@
-"""Regressions by formula over sites: frames become rows (`tables`, `design`), and rows a Pyro model
-(`families`, `model`).
+"""Regressions by formula over sites: a formula is read and checked (`formulas`), frames become rows
+(`tables`, `design`), and rows a Pyro model (`families`, `model`).
 """
