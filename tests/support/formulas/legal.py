@@ -196,24 +196,23 @@ def _terms(draw: random.Random, written: Mapping[str, str]) -> tuple[str, list[t
     a, b, c = (_atom(draw, written) for _ in range(3))
     if len({a.text, b.text, c.text}) < 3:
         return a.text, [(a,)]
-    return draw.choice(
-        [
-            (a.text, [(a,)]),
-            (a.text, [(a,)]),
-            (f"{a.text} + {b.text}", [(a,), (b,)]),
-            (f"{a.text}:{b.text}", [(a, b)]),
-            (f"{a.text} * {b.text}", [(a,), (b,), (a, b)]),
-            (f"{a.text} / {b.text}", [(a,), (a, b)]),
-            (f"({a.text} + {b.text})**2", [(a,), (b,), (a, b)]),
-            (f"({a.text} + {b.text}) * {c.text}", [(a,), (b,), (c,), (a, c), (b, c)]),
-            (f"({a.text} + {b.text}):{c.text}", [(a, c), (b, c)]),
-            (f"({a.text} * {b.text} - {a.text})", [(b,), (a, b)]),
-            (
-                f"({a.text} + {b.text} + {c.text})**2",
-                [(a,), (b,), (c,), *combinations((a, b, c), 2)],
-            ),
-        ]
-    )
+    ways: list[tuple[str, list[tuple[Atom, ...]]]] = [
+        (a.text, [(a,)]),
+        (a.text, [(a,)]),
+        (f"{a.text} + {b.text}", [(a,), (b,)]),
+        (f"{a.text}:{b.text}", [(a, b)]),
+        (f"{a.text} * {b.text}", [(a,), (b,), (a, b)]),
+        (f"{a.text} / {b.text}", [(a,), (a, b)]),
+        (f"({a.text} + {b.text})**2", [(a,), (b,), (a, b)]),
+        (f"({a.text} + {b.text}) * {c.text}", [(a,), (b,), (c,), (a, c), (b, c)]),
+        (f"({a.text} + {b.text}):{c.text}", [(a, c), (b, c)]),
+        (f"({a.text} * {b.text} - {a.text})", [(b,), (a, b)]),
+        (
+            f"({a.text} + {b.text} + {c.text})**2",
+            [(a,), (b,), (c,), *combinations((a, b, c), 2)],
+        ),
+    ]
+    return draw.choice(ways)
 
 
 def legal_formulas(seed: int, count: int) -> Iterator[Legal]:
@@ -272,7 +271,7 @@ def _legal(draw: random.Random) -> Legal | None:
 
 
 def _scaled(columns: Columns) -> Columns:
-    return columns / np.maximum(np.linalg.norm(columns, axis=0), 1e-300)
+    return np.divide(columns, np.maximum(np.linalg.norm(columns, axis=0), 1e-300))
 
 
 def _rank(columns: Columns) -> int:
