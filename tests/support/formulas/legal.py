@@ -271,7 +271,9 @@ def _legal(draw: random.Random) -> Legal | None:
 
 
 def _scaled(columns: Columns) -> Columns:
-    return np.divide(columns, np.maximum(np.linalg.norm(columns, axis=0), 1e-300))
+    lengths: Columns = np.linalg.norm(columns, axis=0)
+    scaled: Columns = columns / np.maximum(lengths, 1e-300)
+    return scaled
 
 
 def _rank(columns: Columns) -> int:
