@@ -66,8 +66,8 @@ def regression(
     Functions of all rows of a site (`min`, `mean`, `rank`, ...) are refused, since they would
     differ by site and tell rows.
 
-    Sites tell which categories a column has, the number of rows, and
-    means and sums of squares of columns; then what `federated_svi` of a model alone asks.
+    Sites tell which categories a column has, the number of rows, and means and sums of squares of
+    columns; then what `federated_svi` of a model alone asks.
 
     Categories are coded as those of pooled rows, also where a site lacks some. The first of a
     pandas categorical is the reference; those of texts and codes are sorted.
