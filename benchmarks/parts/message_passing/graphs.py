@@ -25,6 +25,7 @@ from parts.message_passing.networks import (
     network,
     observe,
 )
+from parts.shared.plain import loop_seconds
 from parts.shared.targets import at_least, target, tiny
 
 from bayesfed.errors import ArgumentError
@@ -46,7 +47,7 @@ COLUMNS = (
     "bound",
     "warned",
 )
-REPEATS = 15
+REPEATS, FLOAT_BYTES = 15, 8
 # What grids that stay loopy have besides belief propagation.
 GRIDS: tuple[Literal["gbp", "strip"], ...] = ("gbp", "strip")
 
@@ -107,15 +108,16 @@ def measure(case: Case) -> Run:
 
 def wide() -> tuple[list[list[str | float | int]], float, float]:
     """Return the table of the networks that "exact" serves and "auto" does not, the largest error
-    of a marginal beside opt_einsum, and the longest time in s.
+    of a marginal beside opt_einsum, and the longest time, in passes of a plain loop over the bytes
+    of the network's largest table.
     """
-    rows, errors, seconds = list[list[str | float | int]](), list[float](), list[float]()
+    rows, errors, loops = list[list[str | float | int]](), list[float](), list[float]()
     for name in WIDE:
         graph = network(name)
         for evidence, observed in ((None, 0), observe(graph)):
-            start = time.perf_counter()
+            start = time.process_time()
             result = infer(graph, log_weights=evidence, method="exact")
-            seconds.append(time.perf_counter() - start)
+            seconds = time.process_time() - start
             errors.append(
                 max(
                     float(np.abs(result.marginals[at, : len(row)].numpy() - row).max())
@@ -126,8 +128,9 @@ def wide() -> tuple[list[list[str | float | int]], float, float]:
             assert tree is not None
             width = max(len(clique.scope) for clique in tree.cliques) - 1
             size = (len(graph.variables), width, f"{tree.largest:,}")
-            rows.append([name, observed, *size, f"{errors[-1]:.1e}", f"{seconds[-1]:.2f}"])
-    return rows, max(errors), max(seconds)
+            loops.append(seconds / loop_seconds(FLOAT_BYTES * tree.largest))
+            rows.append([name, observed, *size, f"{errors[-1]:.1e}", f"{seconds:.2f}", loops[-1]])
+    return rows, max(errors), max(loops)
 
 
 def contradictions_served() -> int:
@@ -170,11 +173,12 @@ def report() -> Iterator[bool]:
         max(run.error for run in runs),
         1e-10,
     )
-    listed, error, seconds = wide()
-    print(table(("network", "observed", "variables", "width", "entries", "error", "s"), listed))
+    listed, error, loops = wide()
+    headings = ("network", "observed", "variables", "width", "entries", "error", "s", "loops")
+    print(table(headings, listed))
     print()
     yield tiny("exact on wide networks against opt_einsum", error, 1e-10)
-    yield target("exact on wide networks, longest, s", seconds, 10.0)
+    yield target("exact on wide networks / plain loop over the largest table", loops, 500.0)
     silent = [
         run
         for run in runs
@@ -198,9 +202,9 @@ def report() -> Iterator[bool]:
                 5.0,
             )
     nine = next(run for run in runs if run.case.name.startswith("K9"))
-    yield target("K9 after the first call, ms", nine.milliseconds, 5.0)
+    yield target("K9 after the first call / pgmpy", nine.milliseconds / nine.reference, 0.1)
     yield target(
-        "slowest network after the first call, ms",
-        max(run.milliseconds for run in runs if run.case.name in NAMES),
-        50.0,
+        "networks after the first call / pgmpy, largest",
+        max(run.milliseconds / run.reference for run in runs if run.case.name in NAMES),
+        1.0,
     )
