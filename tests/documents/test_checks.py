@@ -1,6 +1,7 @@
 """The checks that run benchmarks: which are run, what is red, the table of targets."""
 
 import importlib
+import os
 import re
 import sys
 import tomllib
@@ -37,6 +38,14 @@ def test_every_program_is_checked_and_each_long_one_comes_round(checks):
     long = checks.SETTINGS["long"]
     assert {checks.in_turn(long, count) for count in range(7, 7 + len(long))} == set(long)
     assert ".ci/checks" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_readmes_commands_are_run_where_there_is_nothing_else():
+    assert "\n.ci/fresh\n" in (ROOT / ".ci" / "run").read_text()
+    readme, program = (ROOT / name for name in ("README.md", ".ci/fresh"))
+    assert os.access(program, os.X_OK)
+    for name in re.search(r"for name in (.+); do", program.read_text())[1].split():
+        assert f"<!-- {name} command -->\n```bash\n" in readme.read_text()
 
 
 def test_a_miss_that_is_known_is_told_and_a_new_one_is_red(checks, capsys):

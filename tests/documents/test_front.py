@@ -6,6 +6,7 @@ import functools
 import importlib
 import json
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -79,6 +80,7 @@ def test_a_record_older_than_its_code_is_marked(front, tmp_path):
     assert [line.partition(" older")[0] for line in told] == ["old", "no figure"]
 
 
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 def test_a_change_of_a_docstring_or_a_comment_makes_no_record_older(front, tmp_path, monkeypatch):
     ages = importlib.import_module("parts.front.ages")
     monkeypatch.setattr(ages, "ROOT", tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import shutil
 import subprocess
 import tomllib
 from collections.abc import Iterable
@@ -60,7 +61,9 @@ def changed(source: str, date: str) -> bool:
 
 @functools.cache
 def told() -> bool:
-    """Return whether the history is there and whole."""
+    """Return whether git and the whole history are there."""
+    if shutil.which("git") is None:
+        return False
     asked = ["git", "rev-parse", "--is-shallow-repository"]
     found = subprocess.run(asked, capture_output=True, text=True, cwd=ROOT, check=False)
     return found.stdout.strip() == "false"

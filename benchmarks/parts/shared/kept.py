@@ -5,6 +5,7 @@ unpacked again.
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -25,8 +26,10 @@ def kept(file: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 def commit() -> str:
     """Return the commit that runs, with "-dirty" where code or settings were changed since; records
-    that are being written do not count.
+    that are being written do not count. Empty without git.
     """
+    if shutil.which("git") is None:
+        return ""
     found, changed = (
         subprocess.run(
             ["git", *said.split()], capture_output=True, text=True, cwd=ROOT, check=False
