@@ -246,25 +246,6 @@ def test_bad_generators_are_refused(make, message):
         make()
 
 
-@pytest.mark.parametrize("forbids", [False, True], ids=["finite", "with a zero"])
-def test_evidence_of_bits_may_be_log_odds_or_log_weights(forbids):
-    """Whether a table has a zero decides how a graph is stored, and not what may be given."""
-    graph, table = nx.Graph(), torch.tensor([[0.4, -0.3], [0.1, -math.inf if forbids else 0.2]])
-    graph.add_nodes_from("abc", type="variable")
-    for first, second in ("ab", "bc"):
-        name = first + second
-        graph.add_node(name, type="factor", factor=table, scope=(first, second))
-        graph.add_edges_from([(name, first), (name, second)])
-    read, odds = (
-        FactorGraph.from_networkx(graph),
-        torch.tensor([[0.5, -1.0, 0.2], [0.0, 1.0, -2.0]]),
-    )
-    weights = torch.stack([torch.full_like(odds, 0.3), odds + 0.3], -1)
-    found = [infer(read, given) for given in (odds, weights)]
-    torch.testing.assert_close(found[0].marginals, found[1].marginals)
-    assert found[0].marginals.shape == ((2, 3, 2) if forbids else (2, 3))
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [

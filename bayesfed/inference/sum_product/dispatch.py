@@ -36,7 +36,12 @@ from bayesfed.inference.sum_product.methods.junction import (
 )
 from bayesfed.inference.sum_product.methods.observed import finite, with_observed
 from bayesfed.inference.sum_product.methods.outcome import Outcome, Settings
-from bayesfed.inference.sum_product.methods.regions.choice import LARGEST, blocks, cycles
+from bayesfed.inference.sum_product.methods.regions.choice import (
+    LARGEST,
+    RUN_OF_STRIPS,
+    blocks,
+    cycles,
+)
 from bayesfed.inference.sum_product.methods.regions.propagation import pass_regions
 from bayesfed.inference.sum_product.methods.strips.propagation import pass_strips
 from bayesfed.inference.sum_product.methods.structure import structure
@@ -153,7 +158,7 @@ def _on_tables(model: Tables, evidence: Tensor, method: str, rows: int) -> tuple
                 f"strip_rows with {most}^(2 rows) <= {LARGEST}",
             )
         return "strip", lambda settings, state: pass_regions(
-            model, evidence, blocks(size, high), settings, state
+            model, evidence, blocks(size, high), settings, state, RUN_OF_STRIPS
         )
     if method == "strip":
         raise _unserved(method, "a general factor graph", "method='auto'")

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 import numbers
+import operator
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,7 +52,7 @@ def read_evidence(
     model: Model | Clusters,
     evidence: Tensor | None,
     log_weights: Tensor | None,
-    observed: Mapping[Hashable, int] | None,
+    observed: Mapping[Hashable, Any] | None,
     names: Sequence[Hashable],
 ) -> Evidence:
     """Return evidence in the form of a model, as `infer` documents its arguments.
@@ -214,7 +216,7 @@ def _check_log_weights(
 
 
 def _read_states(
-    observed: Mapping[Hashable, int],
+    observed: Mapping[Hashable, Any],
     names: Sequence[Hashable],
     shape: tuple[int, ...],
     cards: Tensor | None,
@@ -227,15 +229,18 @@ def _read_states(
     for name, state in observed.items():
         number = _number_of(name, place, shape)
         card = 2 if cards is None else int(cards[number])
-        whole = isinstance(state, numbers.Integral)
-        if not whole or not 0 <= int(state) < card:
+        try:
+            value = operator.index(state)
+        except TypeError:
+            value = -1
+        if not 0 <= value < card:
             raise ArgumentError(
                 f"infer observed[{name!r}]",
                 f"a state, a whole number from 0 to {card - 1}",
                 repr(state),
                 f"observed={{{name!r}: 0}}; a state is its place in the tables",
             )
-        seen[number] = int(state)
+        seen[number] = value
     return seen
 
 

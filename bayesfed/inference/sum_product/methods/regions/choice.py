@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
+from dataclasses import dataclass
 from itertools import combinations
 
 from bayesfed.errors import ArgumentError
@@ -23,6 +24,16 @@ from bayesfed.errors import ArgumentError
 Scope = frozenset[int]
 # Most entries of a region's table, and most regions that are found by themselves.
 LARGEST, MOST = 2**16, 20_000
+# Pairs of neighbours, or of regions, that are looked at: about ten seconds.
+PAIRS = 2**24
+# Entries of all regions, batch included: 512 MiB of float64, a few times over in a run.
+ENTRIES = 2**26
+# Entries of all sweeps of a run: a few minutes on one core. Strips settle in few sweeps.
+RUN, RUN_OF_STRIPS = 2**32, 2**36
+# What an update of overlaps costs whatever their size, in entries.
+PER_PART = 2**12
+# Fewer sweeps than these are no run.
+FEWEST = 20
 
 
 def cycles(cards: Sequence[int], scopes: Iterable[Sequence[int]]) -> list[Scope]:
@@ -35,7 +46,7 @@ def cycles(cards: Sequence[int], scopes: Iterable[Sequence[int]]) -> list[Scope]
     Raises
     ------
     ArgumentError
-        If there are more than `MOST`.
+        If there are more than `MOST`, or variables have too many neighbours to look for them.
     """
     import networkx as nx
 
@@ -53,6 +64,7 @@ def cycles(cards: Sequence[int], scopes: Iterable[Sequence[int]]) -> list[Scope]
             beside[a] & beside[b] for a, b in ((one, two), (one, three), (four, two), (four, three))
         )
 
+    _check_pairs(beside.values())
     graph: nx.Graph[int] = nx.Graph()
     graph.add_edges_from((one, two) for one in beside for two in beside[one])
     regions: set[Scope] = set()
@@ -86,6 +98,74 @@ def _check_count(regions: set[Scope]) -> None:
             f"at most {MOST} cycles of three or four",
             "more",
             "regions=[(0, 1, 2), ...]",
+        )
+
+
+def _check_pairs(held: Iterable[Sized], spent: int = 0) -> int:
+    """Return how many pairs some collections have, added to those before.
+
+    Raises
+    ------
+    ArgumentError
+        If these are more than `PAIRS`.
+    """
+    pairs = spent + sum(len(one) * (len(one) - 1) // 2 for one in held)
+    if pairs > PAIRS:
+        raise ArgumentError(
+            "infer method 'gbp'",
+            f"at most {PAIRS} pairs of neighbours and of regions that share a variable",
+            f"{pairs}",
+            "method='exact' or 'bp', or fewer regions=[(0, 1, 2), ...]",
+        )
+    return pairs
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a sweep over regions costs.
+
+    Parameters
+    ----------
+    regions, overlaps
+        How many there are.
+    entries
+        Entries of the tables of all regions, of one batch entry.
+    work
+        Entries that a sweep reads, of one batch entry.
+    parts
+        Updates of a sweep that are made one after the other.
+    """
+
+    regions: int
+    overlaps: int
+    entries: int
+    work: int
+    parts: int
+
+    def check(self, batch: int, sweeps: int, limit: int = RUN) -> None:
+        """Raise `ArgumentError` if the tables or the run are too large.
+
+        Parameters
+        ----------
+        batch
+            Number of batch entries.
+        sweeps
+            Most sweeps of the run.
+        limit
+            Entries of all sweeps.
+        """
+        sweep = self.work * batch + PER_PART * self.parts
+        entries = self.entries * batch
+        if entries <= ENTRIES and sweep * sweeps <= limit:
+            return
+        few = limit // sweep if entries <= ENTRIES else 0
+        fewer = f", or max_sweeps={few}" if few >= FEWEST else ""
+        raise ArgumentError(
+            "infer on regions",
+            f"tables of at most {ENTRIES} entries, and {limit:.1e} entries in {sweeps} sweeps",
+            f"{entries:.1e} (regions: {self.regions}, overlaps: {self.overlaps}), and "
+            f"{sweep:.1e} in a sweep",
+            f"method='exact' or 'bp', fewer or smaller regions or strip_rows{fewer}",
         )
 
 
@@ -125,6 +205,11 @@ def region_graph(
         Variables of each factor.
     given
         Regions; factors and variables that lie in none become regions of their own.
+
+    Raises
+    ------
+    ArgumentError
+        If so many regions share variables that wiring them takes too long.
     """
     wanted = (
         {frozenset(region) for region in given}
@@ -139,6 +224,7 @@ def region_graph(
             for variable in region:
                 holds[variable].append(region)
     inner: set[Scope] = set()
+    pairs = _check_pairs(holds)
     fresh = {one & two for held in holds for one, two in combinations(held, 2)}
     while fresh:
         inner |= fresh
@@ -146,6 +232,7 @@ def region_graph(
         for region in inner:
             for variable in region:
                 touching[variable].append(region)
+        pairs = _check_pairs(touching, pairs)
         fresh = {one & two for held in touching for one, two in combinations(held, 2)} - inner
     counting: dict[Scope, int] = {}
     contained: list[list[Scope]] = [[] for _ in range(count)]

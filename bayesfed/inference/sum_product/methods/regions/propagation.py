@@ -24,7 +24,7 @@ from torch import Tensor
 
 from bayesfed.inference.sum_product.graphs.flat import Tables
 from bayesfed.inference.sum_product.methods.outcome import Outcome, Settings, resumed
-from bayesfed.inference.sum_product.methods.regions.choice import Scope, region_graph
+from bayesfed.inference.sum_product.methods.regions.choice import RUN, Scope, region_graph
 from bayesfed.inference.sum_product.methods.regions.wiring import Batch, Part, RegionWiring
 from bayesfed.inference.sum_product.methods.settle import Damper, settle
 from bayesfed.inference.sum_product.methods.structure import (
@@ -60,6 +60,7 @@ def pass_regions(
     regions: Sequence[Scope],
     settings: Settings,
     state: Tensor | None = None,
+    limit: int = RUN,
 ) -> Outcome:
     """Pass messages between regions until they settle.
 
@@ -75,15 +76,17 @@ def pass_regions(
         When to stop.
     state
         Messages ``(B, S)`` of an earlier run with the same regions.
+    limit
+        Most entries of all sweeps; more are refused before the first one.
 
     Raises
     ------
     ArgumentError
-        If `init` is not "zero", the state is not one of this graph and these regions, or an overlap
-        is counted so often that its update is undefined.
+        If regions or sweeps are too large, `init` is not "zero", the state is not one of this graph
+        and these regions, or an overlap is counted so often that its update is undefined.
     """
     settings.check_start()
-    problem = _problem(model, evidence, regions)
+    problem = _problem(model, evidence, regions, settings.max_sweeps, limit)
     wiring, beliefs = problem.wiring, [table.clone() for table in problem.own]
     sizes = [(len(part.outer), *batch.cards) for batch in wiring.batches for part in batch.parts]
     flat = [int(torch.tensor(size).prod()) for size in sizes]
@@ -111,10 +114,17 @@ def pass_regions(
     return _outcome(model, evidence, problem, beliefs, kept, sweeps, residual)
 
 
-def _problem(model: Ising | Tables, evidence: Tensor, regions: Sequence[Scope]) -> _Problem:
+def _problem(
+    model: Ising | Tables,
+    evidence: Tensor,
+    regions: Sequence[Scope],
+    sweeps: int,
+    limit: int,
+) -> _Problem:
     cards, scopes = structure(model)
     outer, counting = region_graph(len(cards), scopes, regions)
     wiring = RegionWiring.of(cards, outer, counting, evidence.device)
+    wiring.price().check(len(evidence), sweeps, limit)
     holds: list[list[Scope]] = [[] for _ in cards]
     for region in outer:
         for variable in region:

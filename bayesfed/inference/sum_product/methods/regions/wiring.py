@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
-from bayesfed.inference.sum_product.methods.regions.choice import Scope
+from bayesfed.inference.sum_product.methods.regions.choice import Price, Scope
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,18 @@ class RegionWiring:
     cards: tuple[tuple[int, ...], ...]
     place: dict[Scope, tuple[int, int]]
     batches: tuple[Batch, ...]
+
+    def price(self) -> Price:
+        """Return what a sweep costs."""
+        sizes = [math.prod(cards) for cards in self.cards]
+        parts = [part for batch in self.batches for part in batch.parts]
+        return Price(
+            regions=sum(map(len, self.groups)),
+            overlaps=sum(len(batch.power) for batch in self.batches),
+            entries=sum(size * len(group) for size, group in zip(sizes, self.groups, strict=True)),
+            work=sum(sizes[part.group] * len(part.outer) for part in parts),
+            parts=len(parts),
+        )
 
     @staticmethod
     def of(
