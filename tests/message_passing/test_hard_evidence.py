@@ -410,10 +410,23 @@ def test_a_sudoku_is_the_mean_of_its_solutions():
     assert draws == {tuple(state) for state in values.tolist()}
 
 
+def test_regions_say_what_others_say_of_a_variable_that_was_observed():
+    """A region of all variables is exact, in its extrinsic part too."""
+    for seed in range(4):
+        generator = np.random.default_rng(seed)
+        graph, planted = random_loops(generator, zeros=0.3)
+        model = graph.lower()
+        evidence = random_evidence(generator, graph, planted, batch=2, zeros=0.3)
+        evidence = observe(generator, graph, planted, evidence)
+        exact = infer(model, log_weights=evidence)
+        whole = infer(model, log_weights=evidence, method="gbp", regions=[range(7)])
+        assert torch.allclose(whole.extrinsic.exp(), exact.extrinsic.exp(), atol=1e-9)
+
+
 # What cannot be
 
 
-@pytest.mark.parametrize("method", ["auto", "exact", "bp"])
+@pytest.mark.parametrize("method", ["auto", "exact", "bp", "gbp"])
 def test_what_is_impossible_is_refused(method):
     words = "possible.* contradict"
     square = different(4, 2)

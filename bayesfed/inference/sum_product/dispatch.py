@@ -45,7 +45,7 @@ from bayesfed.inference.sum_product.methods.regions.choice import (
 from bayesfed.inference.sum_product.methods.regions.propagation import pass_regions
 from bayesfed.inference.sum_product.methods.strips.propagation import pass_strips
 from bayesfed.inference.sum_product.methods.structure import structure
-from bayesfed.inference.sum_product.methods.tables.propagation import pass_tables
+from bayesfed.inference.sum_product.methods.tables.propagation import pass_tables, possible_states
 from bayesfed.inference.sum_product.methods.tables.schedule import compile_tables
 from bayesfed.inference.sum_product.result import Method, Model
 from bayesfed.models.random_fields import transfer_matrix as transfer
@@ -142,6 +142,8 @@ def _on_bits(
 
 
 def _on_regions(model: Ising | Tables, evidence: Tensor, regions: Regions) -> tuple[Method, Run]:
+    if isinstance(model, Tables):
+        _check_contradiction(model, evidence)
     taken = (
         cycles(*structure(model)) if regions is None else [frozenset(region) for region in regions]
     )
@@ -157,6 +159,7 @@ def _on_tables(model: Tables, evidence: Tensor, method: str, rows: int) -> tuple
                 f"{most} states a variable in strips of {high} rows",
                 f"strip_rows with {most}^(2 rows) <= {LARGEST}",
             )
+        _check_contradiction(model, evidence)
         return "strip", lambda settings, state: pass_regions(
             model, evidence, blocks(size, high), settings, state, RUN_OF_STRIPS
         )
@@ -201,9 +204,28 @@ def _pass_possible(
     """Run belief propagation on tables with cycles; where a junction tree is cheap, refuse tables
     that contradict each other.
     """
-    if forbids(model, evidence) and (tree := cheap_tree(model, len(evidence))) is not None:
-        check_possible(build(model, evidence, tree)[0].log_z())
+    _check_sum(model, evidence)
     return pass_tables(model, evidence, settings, state)
+
+
+def _check_sum(model: Tables, evidence: Tensor) -> bool:
+    """Raise `ArgumentError` if a junction tree that is cheap shows that tables and evidence
+    contradict each other; return whether something is forbidden and no tree is cheap.
+    """
+    if not forbids(model, evidence):
+        return False
+    if (tree := cheap_tree(model, len(evidence))) is None:
+        return True
+    check_possible(build(model, evidence, tree)[0].log_z())
+    return False
+
+
+def _check_contradiction(model: Tables, evidence: Tensor) -> None:
+    """Raise `ArgumentError` if tables and evidence contradict each other, as far as a junction tree
+    that is cheap shows it, or zeros that are spread.
+    """
+    if _check_sum(model, evidence):
+        possible_states(model, evidence)
 
 
 def _tree(model: Ising | Tables, batch: int, method: str) -> CliqueTree | None:

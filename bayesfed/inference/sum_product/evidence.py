@@ -8,7 +8,6 @@ graph is stored, which depends on whether a table has a zero, makes no differenc
 from __future__ import annotations
 
 import math
-import numbers
 import operator
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -225,9 +224,10 @@ def _read_states(
     if not observed:
         return {}
     place = {name: number for number, name in enumerate(names)}
+    sides = shape if isinstance(names, range) and len(shape) == 2 else None
     seen = dict[int, int]()
     for name, state in observed.items():
-        number = _number_of(name, place, shape)
+        number = _number_of(name, place, sides)
         card = 2 if cards is None else int(cards[number])
         try:
             value = operator.index(state)
@@ -244,18 +244,14 @@ def _read_states(
     return seen
 
 
-def _number_of(name: Hashable, place: Mapping[Hashable, int], shape: tuple[int, ...]) -> int:
+def _number_of(name: Hashable, place: Mapping[Hashable, int], sides: tuple[int, ...] | None) -> int:
     """Return the number of a variable; of a grid without names also by row and column."""
     if name in place:
         return place[name]
-    if (
-        isinstance(name, tuple)
-        and len(name) == len(shape) == 2
-        and 0 in place
-        and all(isinstance(one, numbers.Integral) for one in name)
-        and all(0 <= one < side for one, side in zip(name, shape, strict=True))
-    ):
-        return int(name[0]) * shape[1] + int(name[1])
+    if sides is not None and isinstance(name, tuple) and len(name) == 2:
+        row, column = name
+        if row in range(sides[0]) and column in range(sides[1]):
+            return int(row) * sides[1] + int(column)
     known = list(place)[:LISTED]
     near = (
         nearest(name, [one for one in place if isinstance(one, str)])

@@ -17,7 +17,7 @@ Heskes, Albers and Kappen, Approximate inference and constrained optimization, U
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -149,11 +149,19 @@ def _problem(
         add(scope, table[None].clamp_min(FORBIDDEN))
         for scope, table in zip(scopes, log_tables(model, evidence.device), strict=True)
     ]
-    unary, _ = unary_weights(model, evidence)
-    variables = [
-        add((number,), weights.clamp_min(FORBIDDEN)) for number, weights in enumerate(unary)
-    ]
+    unary, _ = unary_weights(*_bounded(model, evidence))
+    variables = [add((number,), weights) for number, weights in enumerate(unary)]
     return _Problem(wiring, own, factors, variables)
+
+
+def _bounded(model: Ising | Tables, evidence: Tensor) -> tuple[Ising | Tables, Tensor]:
+    """Return a model and evidence whose weights of single variables are finite, each by itself, so
+    that evidence for an impossible state can be taken off again.
+    """
+    if isinstance(model, Ising):
+        return model, evidence
+    bounded = replace(model, unary=model.unary.clamp_min(FORBIDDEN))
+    return bounded, evidence.clamp_min(FORBIDDEN)
 
 
 def _restart(
@@ -230,13 +238,15 @@ def _outcome(
         extrinsic = belief - evidence
     else:
         belief = evidence.new_full(evidence.shape, -torch.inf, dtype=torch.float64)
+        extrinsic = belief.clone()
         for number, log in enumerate(logs):
             # What a table forbids has a weight near zero until here.
-            belief[:, number, : log.shape[1]] = torch.where(log > FORBIDDEN / 2, log, -torch.inf)
+            card = log.shape[1]
+            belief[:, number, :card] = torch.where(log > FORBIDDEN / 2, log, -torch.inf)
+            others = log - evidence[:, number, :card].clamp_min(FORBIDDEN)
+            extrinsic[:, number, :card] = torch.where(others > FORBIDDEN / 2, others, -torch.inf)
         belief = belief.log_softmax(-1)
-        extrinsic = torch.where(
-            torch.isneginf(evidence) | torch.isneginf(belief), -torch.inf, belief - evidence
-        ).log_softmax(-1)
+        extrinsic = extrinsic.log_softmax(-1)
 
     def pairs() -> tuple[Tensor, ...]:
         joint = [marginal(home).exp() for home in problem.factors]
