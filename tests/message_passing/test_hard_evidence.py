@@ -335,6 +335,33 @@ def test_zeros_of_tables_fix_variables():
     assert 0 < float(result.probabilities[2 * count :].min()) < 0.5
 
 
+def test_pairs_of_a_table_that_says_nothing(monkeypatch):
+    """A table that is constant where the evidence leaves something is no edge of the tree; its
+    joint probabilities are those of all states, in one tree, or in one for each such table.
+    """
+    factors = [(pair, {"factor": normal(3, 3, name="".join(pair))}) for pair in ("ad", "bd", "cd")]
+    silent = torch.zeros(3, 3, dtype=torch.float64)
+    silent[2] = -1.0
+    factors += [(pair, {"factor": silent}) for pair in ("ab", "bc", "ca")]
+    factors = [(tuple(scope), data) for scope, data in factors]
+    graph = FactorGraph.from_networkx(bipartite(dict.fromkeys("adbc", 3), factors))
+    weights = torch.zeros(4, 3, dtype=torch.float64)
+    weights[[0, 2, 3], 2] = -math.inf
+    exact = infer(graph, log_weights=weights)
+    part = whole_part(graph.model, weights[None])
+    assert {len(factor.scope) for factor in part.cut.factors} == {2}
+    assert len(part.cut.factors) == 3
+    for limit in (2**24, 12):
+        monkeypatch.setattr(conditioning, "LARGEST", limit)
+        found = sum_conditioned(graph.model, weights[None], parts_of(part, conditioning.fitting))
+        for one, two in zip(found.pairs(), exact.pair_marginals, strict=True):
+            assert torch.allclose(one[0], two, atol=1e-12)
+    monkeypatch.setattr(conditioning, "LARGEST", 6)
+    left = sum_conditioned(graph.model, weights[None], parts_of(part, conditioning.fitting))
+    with pytest.raises(ArgumentError, match="try the marginals of single variables"):
+        left.pairs()
+
+
 # 31 cells are given, and 33 ways to fill the others are left.
 SUDOKU = """
 000100009

@@ -201,6 +201,8 @@ class Inferred:
     def most_probable(self) -> tuple[Tensor, Tensor]:
         """A most probable state ``(..., *shape)``, as integers, and its log probability, of the
         batch's shape; exact, by junction tree.
+
+        Where several states are the most probable, every call returns the same one.
         """
         with torch.no_grad():
             state, weight = self._junction.most_probable()
@@ -221,7 +223,7 @@ class Inferred:
     def _junction(self) -> JunctionTree | ConditionedSums:
         flat, evidence = self._flat
         hint = "a smaller batch or graph, or its marginals"
-        if cheap_tree(flat, len(evidence)) is None and forbids(flat, evidence):
+        if forbids(flat, evidence) and cheap_tree(flat, len(evidence)) is None:
             whole = whole_part(flat, evidence)
             if (parts := parts_of(whole, fitting)) is None:
                 raise refuse_part(whole, hint)

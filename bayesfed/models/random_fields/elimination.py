@@ -178,7 +178,7 @@ class _Fill(_Cost):
         ]
 
     def _total(self, variables: set[int]) -> int:
-        return sum(self.cards[variable] for variable in variables)
+        return sum(map(self.cards.__getitem__, variables))
 
     def leave(self, variable: int, neighbours: set[int]) -> None:
         for other in neighbours:

@@ -418,10 +418,12 @@ class ConditionedSums:
             free = [part.within(scope) for scope in self._scopes]
             # Tables that have lost an axis are in no clique of their own.
             lost = {one for one in free if len(one) > 1 and not _together(tree, one)}
-            if lost:
-                _write_pairs(part, *_widened(part, lost), self._scopes, tables)
-            else:
-                _write_pairs(part, tree, junction, self._scopes, tables)
+            kept = [number for number, one in enumerate(free) if one not in lost]
+            _write_pairs(part, tree, junction, self._scopes, tables, kept)
+            for scopes in _groups(part, lost):
+                wider = _fitting_or_refuse(part, "the marginals of single variables", scopes)
+                taken = [number for number, one in enumerate(free) if one in scopes]
+                _write_pairs(part, wider, part.sums(wider), self._scopes, tables, taken)
         return by_group(self.model, tables, self.evidence)
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> Tensor:
@@ -454,12 +456,22 @@ class ConditionedSums:
         return state
 
 
-def _widened(part: Part, scopes: set[Scope]) -> tuple[CliqueTree, JunctionTree | None]:
-    """Return the sums of a part in which each of some scopes is in a clique."""
-    tree = part.tree(LARGEST // len(part.rows), also=sorted(scopes))
+def _groups(part: Part, scopes: set[Scope]) -> list[list[Scope]]:
+    """Return scopes that are added to a clique tree together: all of them if that fits, else each
+    by itself.
+    """
+    if not scopes:
+        return []
+    whole = sorted(scopes)
+    fits = part.tree(LARGEST // len(part.rows), also=whole) is not None
+    return [whole] if fits else [[scope] for scope in whole]
+
+
+def _fitting_or_refuse(part: Part, hint: str, also: Sequence[Scope] = ()) -> CliqueTree:
+    tree = part.tree(LARGEST // len(part.rows), also)
     if tree is None:
-        raise refuse_part(part, "the marginals of single variables")
-    return tree, part.sums(tree)
+        raise refuse_part(part, hint)
+    return tree
 
 
 def _write_pairs(
@@ -468,13 +480,14 @@ def _write_pairs(
     junction: JunctionTree | None,
     scopes: Sequence[Scope],
     tables: Sequence[Tensor],
+    numbers: Sequence[int],
 ) -> None:
-    """Write the probabilities of scopes in a part into tables ``(B, *cards)``."""
+    """Write the probabilities of some scopes in a part into tables ``(B, *cards)``."""
     entries = len(part.rows)
-    free = [part.within(scope) for scope in scopes]
-    homes = [tree.clique_of(one) if one else -1 for one in free]
+    free = {number: part.within(scopes[number]) for number in numbers}
+    homes = {number: tree.clique_of(one) if one else -1 for number, one in free.items()}
     # By clique, each of which is normalised once.
-    for number in sorted(range(len(free)), key=homes.__getitem__):
+    for number in sorted(numbers, key=homes.__getitem__):
         within, table = free[number], tables[number]
         joint = (
             junction.joint(within, homes[number])

@@ -8,6 +8,7 @@ import torch
 
 from bayesfed import FactorGraph, Key
 from bayesfed.inference import infer
+from bayesfed.models.random_fields.clusters import Clusters
 from bayesfed.models.random_fields.grid import Grid, Link
 from tests.message_passing.graphs import LOGS, bipartite
 from tests.message_passing.test_graph_refusals import (
@@ -21,6 +22,8 @@ from tests.message_passing.test_graph_refusals import (
 
 COMPLETE = ("bayesfed/inference/sum_product",)
 read = FactorGraph.from_networkx
+ABC = [("a", "b"), ("a", "c"), ("b", "c")]
+CLUSTERS = Clusters(Grid((1, 4)), (2, 1), (2, 4))
 AB, FACTOR = ("a", "b"), ("f", 0)
 WEAK = Link(0.1)
 
@@ -72,6 +75,13 @@ def overlapping(triples):
     return infer(graph, method="gbp", regions=regions)
 
 
+def between():
+    """Sum two variables, whose tables are with a third, of 8,192 states, that was observed."""
+    cards = {"a": 64, "b": 64, "c": 8192}
+    factors = [(pair, {"factor": torch.rand([cards[one] for one in pair])}) for pair in ABC]
+    return infer(read(bipartite(cards, factors)), observed={"c": 5})
+
+
 def many(regions):
     """Sum a graph of many cycles."""
     graph = FactorGraph.pairwise(nx.complete_bipartite_graph(18, 18), coupling=0.001)
@@ -96,6 +106,7 @@ def even(coupling, size=(4, 4), **options):
 
 EVEN, ODD = [[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]]
 SOFT = [[1.1, 1.0], [1.0, 1.1]]
+SOFTER = [[2, 1, 1]] * 3
 TRIPLES = list(itertools.combinations(range(6), 3))
 CASES = [
     # Graphs.
@@ -233,9 +244,85 @@ CASES = [
         lambda: infer(ring(2, SOFT)),
     ),
     (
-        lambda: infer(unary([1, 0]), torch.tensor([[-math.inf, 0.0]])),
+        lambda: infer(unary([1, 0]), observed={"b": 1}),
         "softer tables or evidence",
-        lambda: infer(unary([1, 0]), torch.zeros(1, 2)),
+        lambda: infer(unary([1, 1]), observed={"b": 1}),
+    ),
+    (
+        lambda: on_ring(log_weights=torch.full((5, 2), -math.inf)),
+        "softer evidence",
+        lambda: on_ring(log_weights=torch.zeros(5, 2)),
+    ),
+    (
+        lambda: infer(ring(3, SOFTER), evidence=torch.zeros(3)),
+        "log_weights= of shape (..., 3, 3)",
+        lambda: infer(ring(3, SOFTER), log_weights=torch.zeros(3, 3)),
+    ),
+    (
+        lambda: on_ring(evidence=torch.full((5,), math.inf)),
+        "observed={name: state} for a state that was seen",
+        lambda: on_ring(observed={0: 1}),
+    ),
+    (
+        lambda: on_ring(evidence=torch.zeros(5, 2)),
+        "log_weights= for the weights of both states",
+        lambda: on_ring(log_weights=torch.zeros(5, 2)),
+    ),
+    (
+        lambda: on_ring(log_weights=torch.zeros(7, 5)),
+        "evidence= for log-odds",
+        lambda: on_ring(evidence=torch.zeros(7, 5)),
+    ),
+    (
+        lambda: on_ring(log_weights=torch.full((5, 2), math.inf)),
+        "-inf for the states that are impossible",
+        lambda: on_ring(log_weights=torch.tensor([[-math.inf, 0.0]] * 5)),
+    ),
+    (
+        lambda: on_ring(evidence=torch.ones(5), log_weights=torch.zeros(5, 2)),
+        "log_weights alone, with the log-odds added to the weight of state 1",
+        lambda: on_ring(log_weights=torch.tensor([[0.0, 1.0]] * 5)),
+    ),
+    (lambda observed: on_ring(observed=observed), {0: 2}),
+    (
+        lambda: infer(unary([1, 1]), observed={"B": 1}),
+        "'b'; graph.variables has all names",
+        lambda: infer(unary([1, 1]), observed={unary([1, 1]).variables[0]: 1}),
+    ),
+    (
+        lambda: infer(CLUSTERS, observed={0: 1}),
+        "large log-odds as evidence=, of the shape of the entries",
+        lambda: infer(CLUSTERS, torch.full((2, 4), 50.0)),
+    ),
+    (
+        lambda: infer(CLUSTERS, log_weights=torch.tensor([-math.inf, 0.0]).expand(2, 4, 2)),
+        "large differences",
+        lambda: infer(CLUSTERS, log_weights=torch.tensor([-50.0, 0.0]).expand(2, 4, 2)),
+    ),
+    (
+        lambda: on_clique(30, method="exact", observed={0: 1}),
+        "method='bp', or method='strip' for grids",
+        lambda: on_clique(30, method="bp", observed={0: 1}),
+    ),
+    (
+        lambda: on_clique(30, method="bp", observed={0: 1}).sample(1, Key(0)),
+        "a smaller batch or graph, or its marginals",
+        lambda: on_clique(6, method="bp", observed={0: 1}).sample(1, Key(0)),
+    ),
+    (
+        lambda: between().extrinsic,
+        "marginals, which do not need that variable free",
+        lambda: between().marginals,
+    ),
+    (
+        lambda: on_ring(method="gbp", max_sweeps=10**9),
+        "max_sweeps=",
+        lambda: on_ring(method="gbp", max_sweeps=100),
+    ),
+    (
+        lambda: infer(FactorGraph.pairwise(nx.star_graph(8000), coupling=0.1), method="gbp"),
+        "method='exact' or 'bp'",
+        lambda: infer(FactorGraph.pairwise(nx.star_graph(8000), coupling=0.1), method="exact"),
     ),
     (
         lambda: on_ring(method="gbp", init="hi"),
