@@ -133,8 +133,7 @@ def run(
     Warns
     -----
     ConvergenceWarning
-        If a run of `federated_svi`, with a rule that adds clients up, has not settled
-        (`Result.settling`).
+        If a run of `federated_svi`, of a model or a network, has not settled (`Result.settling`).
     UndeterminedWarning
         If the run ended before what it is for: `swag` before it took models,
         ``prior_precision="auto"`` before it chose; or a posterior lacks the rows of clients that

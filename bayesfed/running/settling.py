@@ -21,6 +21,9 @@ LAST, LEFT = 3, 0.02
 # Sds by which a mean may still move, now and in all rounds to come; and by which a logarithm of an
 # sd may move in a round.
 MOVES, TO_COME, SD_MOVES = 0.1, 0.3, 0.05
+# Nats a row by which the loss of held-out rows may still fall from three rounds to the next.
+FALLS = 0.01
+TOO_FEW = "not enough rounds to tell how far means have to go"
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,17 @@ class Settling:
     apart
         Largest distance in sds between a client's last posterior and the one it began with:
         disagreement of the clients. NaN if not known.
+    moved_rms
+        Root of the mean square of the moves of all means in their sds, in the mean of the last
+        three rounds; NaN if not known.
+    held_out_falls
+        Nats a row by which the negative log likelihood of held-out rows fell from the three rounds
+        before to the last three; NaN without such rows or rounds.
+    adds
+        Whether the rule adds clients up. The posterior of such a rule ends at a point, so that
+        every mean and sd must stop. Averages of thousands of weights, each with the noise of its
+        steps, never stop as the largest of them moves: they are judged by `moved_rms` and
+        `held_out_falls`.
     """
 
     first_guide: float
@@ -48,15 +62,19 @@ class Settling:
     moved_sd: float
     to_come: float
     apart: float
+    moved_rms: float = math.nan
+    held_out_falls: float = math.nan
+    adds: bool = True
 
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why the run has not settled; empty if it has."""
+        if not self.adds:
+            return self._reasons_of_average()
         sd = math.expm1(min(self.moved_sd, 50.0))
         to_come = f"means have about {self.to_come:.2g} sds to go"
         if not math.isfinite(self.to_come):
-            few = "not enough rounds to tell how far means have to go"
-            to_come = few if math.isnan(self.to_come) else "moves of means do not shrink"
+            to_come = TOO_FEW if math.isnan(self.to_come) else "moves of means do not shrink"
         told = {
             f"{self.first_guide:.0%} of the first guide is left": self.first_guide <= LEFT,
             f"the last rounds moved a mean by {self.moved:.2g} sds each": self.moved <= MOVES,
@@ -64,6 +82,18 @@ class Settling:
             to_come: self.to_come <= TO_COME,
         }
         return tuple(words for words, settled in told.items() if not settled)
+
+    def _reasons_of_average(self) -> tuple[str, ...]:
+        reasons = list[str]()
+        if self.moved_rms > MOVES:
+            moved = f"{self.moved_rms:.2g} sds each (root mean square)"
+            reasons.append(f"the last rounds moved the means by {moved}")
+        if self.held_out_falls > FALLS:
+            fell = f"fell by {self.held_out_falls:.2g} nats a row in the last {LAST} rounds"
+            reasons.append(f"the held-out loss {fell}")
+        if math.isnan(self.to_come):
+            reasons.append(TOO_FEW)
+        return tuple(reasons)
 
     @property
     def settled(self) -> bool:
@@ -81,28 +111,39 @@ def settling(algorithm: Algorithm, history: Sequence[Record]) -> Settling | None
     last, before = rounds[-LAST:], rounds[-2 * LAST : -LAST]
 
     def mean(name: str, of: Sequence[Record]) -> float:
-        return sum(record.server[name] for record in of) / len(of)
+        return sum(record.server.get(name, math.nan) for record in of) / len(of)
 
     moved, moved_sd = mean("moved", last), mean("moved_sd", last)
     infos = last[-1].clients.values()
     apart = max((info["apart"] for info in infos if "apart" in info), default=math.nan)
-    to_come = math.inf if len(before) == LAST else math.nan
-    if len(before) == LAST and (earlier := mean("moved", before)) > moved:
+    enough = len(before) == LAST
+    to_come = math.inf if enough else math.nan
+    if enough and (earlier := mean("moved", before)) > moved:
         shrinks = (moved / earlier) ** (1 / LAST)
         to_come = moved * shrinks / (1 - shrinks)
     elif moved < MOVES / 10:
         to_come = moved
-    return Settling(_first_guide(algorithm, history), moved, moved_sd, to_come, apart)
+    falls = mean("held_out_nll", before) - mean("held_out_nll", last) if enough else math.nan
+    fusion = fusion_of(algorithm.phases[-1].server)
+    return Settling(
+        first_guide=_first_guide(algorithm, history),
+        moved=moved,
+        moved_sd=moved_sd,
+        to_come=to_come,
+        apart=apart,
+        moved_rms=mean("moved_rms", last),
+        held_out_falls=falls,
+        adds=fusion is None or fusion.adds,
+    )
 
 
 def warn_unless_settled(algorithm: Algorithm, state: Tree, history: Sequence[Record]) -> None:
-    """Warn of a run that ended too early: whose rule has the optimum as its fixed point and is not
-    there yet, or whose method says so.
+    """Warn of a run that ended too early: whose posterior still moves, or whose method says so.
 
     Warns
     -----
     ConvergenceWarning
-        With the reasons, if the rule is not at its fixed point.
+        With the reasons, if the posterior has not settled.
     UndeterminedWarning
         With what the method lacks.
     """
@@ -111,7 +152,7 @@ def warn_unless_settled(algorithm: Algorithm, state: Tree, history: Sequence[Rec
         text = f"{algorithm.name}: {lack}" + (f"; away in the last round: {away}" if away else "")
         warnings.warn(text, UndeterminedWarning, stacklevel=4)
     fusion = fusion_of(algorithm.phases[-1].server)
-    found = settling(algorithm, history) if fusion is not None and fusion.adds else None
+    found = settling(algorithm, history) if fusion is not None else None
     if found is None or found.settled:
         return
     # The caller of `run`, which is behind the check of its arguments.

@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,16 @@ import bayesfed as bf
 from bayesfed.algorithms.federated_svi import SviLocal
 from bayesfed.errors import ArgumentError, ClientError, ConvergenceWarning, PosteriorError
 from bayesfed.federated.core.owners import owned
+from bayesfed.federated.core.seams import fusion_of
 from bayesfed.federated.links.digital import usual_norm
-from bayesfed.inference.variational.fusion import PVI, ProductOfExperts, ReverseKL, SummedGradients
+from bayesfed.inference.variational.fusion import (
+    PVI,
+    MeanParameters,
+    ProductOfExperts,
+    ReverseKL,
+    SummedGradients,
+    Wasserstein,
+)
 from bayesfed.inference.variational.fusion.pace import Pace
 from bayesfed.inference.variational.ivon import IvonSteps
 from bayesfed.keys import Key
@@ -58,6 +68,53 @@ def test_a_network_needs_no_more_than_its_rows():
     assert probabilities.sum(1).numpy() == pytest.approx(1, abs=1e-5)
     again = bf.run(algorithm, bf.InProcess(parts, workers=2), rounds=3, progress=False)
     assert same(result.snapshot.state, again.snapshot.state)
+
+
+def of_digits(fusion=None, schedule=None, **settings):
+    """A network of 650 weights with a rule, and its clients."""
+    train, _ = bf.digits()
+    clients = bf.federate(train, bf.iid(len(train), 3, Key(0, "clients")))
+    return bf.federated_svi(
+        bf.bayesian(bf.mlp([64, 10], Key(0, "net"))),
+        fusion=fusion,
+        observations=sum(map(len, clients.values())),
+        example=next(iter(clients.values()))[:2],
+        training=bf.Training(50, 64, bf.federated.Ivon(), schedule or bf.federated.inverse(2)),
+        **settings,
+    ), clients
+
+
+@pytest.mark.parametrize("rule", [None, ReverseKL(), Wasserstein(), MeanParameters()], ids=repr)
+def test_a_network_that_still_learns_warns_in_the_run(rule):
+    algorithm, clients = of_digits(rule, **({"temperature": 0.1} if rule else {}))
+    with pytest.warns(ConvergenceWarning, match="has not settled after 6 rounds: the last"):
+        result = bf.run(algorithm, clients, rounds=6, progress=False)
+    assert result.settled is False
+    assert result.settling.adds is False
+    assert "not settled: the last rounds moved the means" in repr(result)
+
+
+@pytest.mark.slow
+def test_a_network_that_has_learned_does_not_warn():
+    algorithm, clients = of_digits(schedule=bf.federated.cosine(0.02, 16))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        result = bf.run(algorithm, clients, rounds=20, progress=False)
+    assert result.settled is True
+    settling = result.settling
+    assert settling.moved_rms < 0.1
+    assert settling.held_out_falls < 0.01
+    # The noise of its steps goes on to move the largest of 650 sds, which judges other rules.
+    assert settling.moved_sd > 0.1
+    assert replace(settling, adds=True).reasons
+
+
+def test_a_server_around_another_has_its_rule():
+    algorithm, _ = of_digits()
+    assert isinstance(fusion_of(algorithm.phases[-1].server), ReverseKL)
+    adding, _ = of_digits(PVI(0.3), temperature=0.1)
+    masked = bf.secure(adding, participants=3, largest=100.0, heaviest=1.0)
+    assert fusion_of(masked.phases[-1].server) == PVI(0.3)
 
 
 def test_dropout_of_a_network_is_named_by_the_seed():

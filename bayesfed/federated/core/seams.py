@@ -91,8 +91,12 @@ def stale(server: Server) -> Stale | None:
 
 
 def fusion_of(server: Server) -> Any:
-    """Return the rule by which a server fuses posteriors: its attribute ``fusion``, or None."""
-    return getattr(server, "fusion", None)
+    """Return the rule by which a server fuses posteriors: its attribute ``fusion``, or that of the
+    server that it is around, its attribute ``server``; or None.
+    """
+    rule = getattr(server, "fusion", None)
+    inner = getattr(server, "server", None)
+    return fusion_of(inner) if rule is None and inner is not None else rule
 
 
 def options_of(local: object) -> type[LocalOptions]:

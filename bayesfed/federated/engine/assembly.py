@@ -23,6 +23,7 @@ from bayesfed.federated.core import (
     Phase,
     Profile,
     Reducer,
+    Server,
     Skip,
     Stale,
     Sum,
@@ -75,6 +76,11 @@ class ServerSide:
     """
 
     phase: Phase
+
+    @property
+    def server(self) -> Server:
+        """The core's server."""
+        return self.phase.server
 
     @property
     def steps_alone(self) -> bool:

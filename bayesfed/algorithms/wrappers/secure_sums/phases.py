@@ -99,6 +99,11 @@ class OpenServer:
     asks: bool
     steps_alone: ClassVar[bool] = True
 
+    @property
+    def server(self) -> Server:
+        """The server of sums."""
+        return self.summed
+
     def step(self, state: Tree, reducer: Reducer, round: int) -> tuple[Tree, Info]:
         """Return the wrapped server's next state, and the numbers of lost rounds."""
         after, info = self.summed.step(without(state, PREFIX), reducer, round)
