@@ -4,6 +4,7 @@ predictions are those of laplace-torch.
 
 import math
 import time
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -251,6 +252,28 @@ def test_a_network_that_fits_its_rows_exactly_is_told(digits):
     plain = float(cross_entropy(trained(test.inputs), test.targets))
     assert wide.scores(test)["all"]["nll"] > 1.5 * plain
     assert narrow.scores(test)["all"]["nll"] < 1.2 * plain
+
+
+@pytest.mark.parametrize(("rows", "worse"), [(200, True), (1437, False)])
+def test_draws_that_predict_worse_than_a_network_that_fits_closely_are_told(digits, rows, worse):
+    """The sums over rows say what other rows show."""
+    train, test = digits[0][:rows], digits[1]
+    work = bf.Training(steps=300, batch_size=32, optimiser=bf.Adam(3e-3))
+    trained = bf.run(
+        bf.fed_avg(bf.mlp([64, 32, 10], Key(0)), training=work),
+        {"a": train},
+        rounds=1,
+        progress=False,
+    ).model
+    plain = float(cross_entropy(trained(test.inputs), test.targets))
+    for precision in ("evidence", 1.0):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            draws = fitted(trained, {"a": train}, prior_precision=precision)
+        said = [str(warning.message) for warning in caught]
+        assert [words for words in said if "fits its rows closely" in words] == said
+        assert bool(said) is worse
+        assert (draws.scores(test)["all"]["nll"] > 1.4 * plain) is worse
 
 
 def test_what_does_not_fit_is_refused(net, digits):

@@ -124,8 +124,10 @@ def laplace(
     Warns
     -----
     UndeterminedWarning
-        In a round, if the precision is by the evidence and the network's NLL on its own rows is
-        below 0.005 nats: such rows hardly bound the weights.
+        In a round, of classes: if the precision is by the evidence and the network's NLL on its
+        own rows is below 0.005 nats, since such rows hardly bound the weights; and if draws are
+        expected to raise that NLL, gamma / 2N, by more than 0.03 nats and twice itself: such draws
+        predict worse than the network.
 
     References
     ----------

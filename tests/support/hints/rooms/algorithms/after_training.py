@@ -121,9 +121,9 @@ def tied():
     return made
 
 
-def curved(**options):
-    """Put a Gaussian around a network that fits its rows exactly."""
-    go(bf.laplace(scaled(20.0), **options), {"a": ROWS})
+def curved(factor, **options):
+    """Put a Gaussian around a network that fits its rows, the more exactly, the larger."""
+    go(bf.laplace(scaled(factor), **options), {"a": ROWS})
 
 
 def frozen(number=-1):
@@ -251,7 +251,14 @@ CASES = [
             ("'diagonal'", "diagonal"),
         ]
     ),
-    (curved, "a prior_precision= here", lambda: curved(prior_precision=30.0)),
+    *(
+        (
+            functools.partial(curved, factor),
+            "a larger prior_precision= here",
+            functools.partial(curved, factor, prior_precision=30.0),
+        )
+        for factor in (4.0, 20.0)
+    ),
     (lambda: images("static"), 'norm="group"', lambda: images("group")),
     (
         lambda: one_round(training=bf.Training(prior_precision=1.0, observations=6)),
