@@ -45,8 +45,17 @@ def iid(rows: int, clients: int, key: Key, *, minimum: int = 0) -> Partition:
     ------
     ArgumentError
         If there are no clients, or fewer rows than `minimum` asks for.
+
+    Warns
+    -----
+    UserWarning
+        If there are more clients than rows, as where the two are swapped.
     """
     _check(rows, clients, minimum)
+    if clients > rows:
+        text = f"iid: of {clients} clients {clients - rows} get none of {rows} rows"
+        hint = f"iid(rows={clients}, clients={rows}, ...) if the two are swapped"
+        warnings.warn(f"{text}; try {hint}", stacklevel=3)
     return _tensors(np.array_split(key.numpy().permutation(rows), clients), key, minimum)
 
 
@@ -232,7 +241,7 @@ def federate(data: Dataset, parts: Sequence[Any] | Mapping[str, Any]) -> dict[st
     Warns
     -----
     UserWarning
-        If a client holds a row more than once.
+        If a client holds a row more than once, or two clients hold the same row.
     """
     if not isinstance(parts, Mapping):
         parts = {f"client-{i:03d}": rows for i, rows in enumerate(parts)}
@@ -241,7 +250,26 @@ def federate(data: Dataset, parts: Sequence[Any] | Mapping[str, Any]) -> dict[st
     if twice := next((name for name, rows in known.items() if len(rows.unique()) < len(rows)), ""):
         text = f"federate: {twice!r} holds a row more than once; try rows.unique(), unless meant"
         warnings.warn(text, stacklevel=3)
+    _warn_of_overlap(known, len(data))
     return {name: data[rows] for name, rows in known.items()}
+
+
+def _warn_of_overlap(parts: Mapping[str, Tensor], count: int) -> None:
+    """Warn if two clients hold the same row, which counts once for each of them."""
+    holders = torch.zeros(count, dtype=torch.long)
+    for rows in parts.values():
+        holders[rows.unique().to(holders.device)] += 1
+    shared = holders > 1
+    if not shared.any():
+        return
+    row = int(shared.nonzero()[0])
+    first, second, *_ = (name for name, rows in parts.items() if (rows == row).any())
+    both = f"row {row} is at {first!r} and at {second!r}"
+    number = int(shared.sum())
+    more = f", and {number - 1} more are at several clients" if number > 1 else ""
+    text = f"federate: {both}{more}; such a row counts once for each of them"
+    hint = "parts without common rows, such as iid(len(train), 10, key)"
+    warnings.warn(f"{text}; try {hint}, unless meant", stacklevel=4)
 
 
 def _numbers(where: str, name: str, rows: object, count: int) -> Tensor:

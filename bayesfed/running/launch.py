@@ -140,18 +140,12 @@ def run(
         were never heard, which are named with their shares (`Result.unheard`).
     """
 
-    def finished() -> bool:
-        check_call(algorithm, rounds, sampler, resume)
-        return (
-            resume is not None
-            and (resume.algorithm, resume.seed) == (algorithm.name, seed)
-            and (resume.round == most or algorithm.ended(resume.state))
-        )
-
     most = MOST if rounds is None else rounds
 
     # Of several ranks, what rank 0 resumes from counts.
-    done = led(clients, finished)
+    done = led(
+        clients, partial(_is_done, algorithm, rounds, sampler, resume, seed, resume_anyway)
+    )
     check_clients(clients)
     if done and resume and isinstance(clients, Mapping) and not clients:
         return Result(algorithm, resume.history, resume, clients)
@@ -217,6 +211,31 @@ def run(
     shares = unheard(algorithm, pool.profiles, snapshot)
     warn_of_unheard(algorithm, shares, made_so_far)
     return Result(algorithm, made_so_far, replace(snapshot, history=made_so_far), rows, shares)
+
+
+def _is_done(
+    algorithm: Algorithm,
+    rounds: int | None,
+    sampler: Sampler,
+    resume: Snapshot | None,
+    seed: int,
+    resume_anyway: bool,
+) -> bool:
+    """Check the arguments of a run, and return whether there is nothing left to run.
+
+    Raises
+    ------
+    ArgumentError
+        If an argument is not valid, or the finished run was made with another algorithm.
+    """
+    check_call(algorithm, rounds, sampler, resume)
+    if resume is None or (resume.algorithm, resume.seed) != (algorithm.name, seed):
+        return False
+    if resume.round != (MOST if rounds is None else rounds) and not algorithm.ended(resume.state):
+        return False
+    if not resume_anyway:
+        engine.check_same(algorithm, resume)
+    return True
 
 
 def _said(record: Record) -> str:

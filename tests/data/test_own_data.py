@@ -329,9 +329,35 @@ def test_without_pillow_the_extra_is_named(tmp_path, monkeypatch):
 
 def clients():
     data = bf.Dataset(torch.zeros(60, 1), torch.arange(60) % 3, ("ant", "bee", "cow"))
-    return bf.federate(
-        data, [torch.arange(0, 60, 3), torch.arange(1, 31), torch.empty(0, dtype=torch.int64)]
-    )
+    parts = [torch.arange(0, 60, 3), torch.arange(1, 31), torch.empty(0, dtype=torch.int64)]
+    with pytest.warns(UserWarning, match="row 3 is at 'client-000' and .* and 9 more"):
+        return bf.federate(data, parts)
+
+
+def test_rows_of_two_clients_are_told_and_disjoint_ones_are_not():
+    data = bf.Dataset(torch.zeros(6, 1), torch.zeros(6))
+    words = "federate: row 2 is at 'a' and at 'c'; such a row counts once for each"
+    masks = {"a": [0, 2], "b": [1], "c": torch.arange(6) == 2}
+    with pytest.warns(UserWarning, match=words) as caught:
+        bf.federate(data, masks)
+    assert caught[0].filename == __file__
+    assert [len(rows) for rows in bf.federate(data, [[0, 1], [], [5, 4]]).values()] == [2, 0, 2]
+
+
+def test_more_clients_than_rows_are_told_since_the_two_may_be_swapped():
+    words = r"of 300 clients 290 get none of 10 rows; try iid\(rows=300, clients=10"
+    with pytest.warns(UserWarning, match=words) as caught:
+        assert len(bf.iid(10, 300, bf.Key(0))) == 300
+    assert caught[0].filename == __file__
+    assert len(bf.iid(300, 300, bf.Key(0))) == 300
+
+
+def test_the_label_is_no_name_of_a_client(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("age,ward,los\n50,a,1\n60,b,2\n")
+    with pytest.raises(DataError, match="another column than the label's, found 'los' for both"):
+        bf.data.from_csv(path, label="los", client="los")
+    assert list(bf.data.from_csv(path, label="los", client="ward")) == ["a", "b"]
 
 
 def test_names_must_fit_their_classes():

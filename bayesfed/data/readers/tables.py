@@ -112,8 +112,8 @@ def from_csv(
     DataError
         If the file is missing, empty or in another encoding; a column is missing (the message names
         the nearest one) or occurs twice; a line has too many or too few cells; cells are not finite
-        numbers (the message names line and column of the first, and counts all) or a label, domain
-        or client is missing.
+        numbers (the message names line and column of the first, and counts all); a label, domain or
+        client is missing; or one column is both the label and the client's name.
     """
     if decimal == thousands:
         hint = "decimal=',', thousands='.'"
@@ -124,6 +124,13 @@ def from_csv(
             "the path of a file",
             type(path).__name__,
             "Dataset(frame[columns], frame[label])",
+        )
+    if client is not None and client == label:
+        raise DataError(
+            "from_csv, client",
+            "another column than the label's",
+            f"{label!r} for both, so that every client has one label",
+            "the column of the clients' names",
         )
     path, lines, rows = Path(path), list[int](), list[list[str]]()
     try:

@@ -35,7 +35,12 @@ from bayesfed.federated.engine.files.migration import kept, migrated
 from bayesfed.federated.engine.ranked import agreed, exchange_of
 from bayesfed.federated.engine.reports import OnClientError, RoundReport, Row, Snapshot
 from bayesfed.federated.engine.samplers import Sampler, everyone
-from bayesfed.federated.engine.settings import differences, settings_of_run
+from bayesfed.federated.engine.settings import (
+    differences,
+    settings_of_algorithm,
+    settings_of_run,
+    without_run,
+)
 from bayesfed.keys import Key
 
 
@@ -243,6 +248,30 @@ def _run_id(algorithm: Algorithm, seed: int, resume: Snapshot | None, given: str
     )
 
 
+def check_same(algorithm: Algorithm, snapshot: Snapshot) -> None:
+    """Check that a finished run was made with this algorithm: its name, settings and networks.
+    Snapshots of earlier versions pass, whose settings are not known or had other names.
+
+    Raises
+    ------
+    ArgumentError
+        If it was made with another; the message names what differs.
+    """
+    if snapshot.algorithm != algorithm.name:
+        expected, hint = f"the algorithm of the run, {snapshot.algorithm!r}", "that of the run"
+        raise ArgumentError("algorithm", expected, repr(algorithm.name), hint)
+    if not snapshot.settings or not snapshot.owned:
+        return
+    changes = differences(without_run(snapshot.settings), settings_of_algorithm(algorithm))
+    if changes:
+        raise ArgumentError(
+            "algorithm",
+            "the settings and networks of the run",
+            _listed(changes),
+            "the algorithm of the run",
+        )
+
+
 def _changed(resume: Snapshot, settings: Mapping[str, str], anyway: bool) -> tuple[str, ...]:
     """Return the names of the settings that differ from those of the snapshot.
 
@@ -262,13 +291,18 @@ def _changed(resume: Snapshot, settings: Mapping[str, str], anyway: bool) -> tup
         return ("settings, which are not known",)
     changes = differences(resume.settings, settings if resume.owned else kept(settings))
     if changes and not anyway:
-        told = [f"{name} {before}, now {now}" for name, (before, now) in changes.items()]
-        if len(told) > 3:
-            told[3:] = [f"and {len(told) - 3} more"]
         raise ArgumentError(
             "resume",
             "the settings and clients of the snapshot's run",
-            "; ".join(told),
+            _listed(changes),
             "the settings and clients of the run, or resume_anyway=True",
         )
     return tuple(changes)
+
+
+def _listed(changes: Mapping[str, tuple[str, str]]) -> str:
+    """Return the first three changes of settings in words, and how many more there are."""
+    words = [f"{name} {before}, now {now}" for name, (before, now) in changes.items()]
+    if len(words) > 3:
+        words[3:] = [f"and {len(words) - 3} more"]
+    return "; ".join(words)

@@ -31,6 +31,8 @@ from bayesfed.keys import Key
 LONGEST = 48
 # Deepest nesting of values that is looked at.
 DEPTH = 12
+# Names of the settings that are not the algorithm's.
+SAMPLER, CLIENTS, ROWS = "sampler", "clients", "rows of clients"
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -48,6 +50,26 @@ def settings_of_run(
     profiles
         Profiles of all clients of the pool.
     """
+    described = _described(algorithm)
+    described.add(SAMPLER, sampler)
+    roster = Roster(profiles)
+    described.entries[CLIENTS] = f"{len(roster)}: {_short(', '.join(roster.ordered))}"
+    described.entries[ROWS] = _short(", ".join(map(str, roster.samples)))
+    return dict(sorted(described.entries.items()))
+
+
+def settings_of_algorithm(algorithm: Algorithm) -> dict[str, str]:
+    """Return the settings of a run that are those of its algorithm, by name."""
+    return dict(sorted(_described(algorithm).entries.items()))
+
+
+def without_run(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return those of a run's settings that are its algorithm's."""
+    own = re.compile(rf"({SAMPLER}|{CLIENTS}|{ROWS})($|[.\[])")
+    return {name: text for name, text in settings.items() if not own.match(name)}
+
+
+def _described(algorithm: Algorithm) -> Described:
     described = Described()
     for phase in algorithm.phases:
         for part in ("assign", "local", "server", "link"):
@@ -57,15 +79,11 @@ def settings_of_run(
             described.entries[f"{phase.name}.layers"] = _short(owners)
         for layer in phase.layers:
             described.add(f"{phase.name}.layers.{layer.owner}", layer)
-    described.add("sampler", sampler)
     described.entries["phases"] = _short(", ".join(phase.name for phase in algorithm.phases))
     described.entries["state"] = _short(
         " ".join(f"{name}{tuple(leaf.shape)}" for name, leaf in sorted(algorithm.initial.items()))
     )
-    roster = Roster(profiles)
-    described.entries["clients"] = f"{len(roster)}: {_short(', '.join(roster.ordered))}"
-    described.entries["rows of clients"] = _short(", ".join(map(str, roster.samples)))
-    return dict(sorted(described.entries.items()))
+    return described
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, tuple[str, str]]:

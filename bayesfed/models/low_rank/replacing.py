@@ -6,9 +6,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Literal
+from itertools import permutations
+from typing import Any, Literal, cast
 
+import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import a, check
@@ -17,10 +20,12 @@ from bayesfed.keys import Key
 from bayesfed.models.calling import check_resolved
 from bayesfed.models.low_rank.thin_layers import ThinLayer
 from bayesfed.models.low_rank.unrolling import Split, Unrolling
-from bayesfed.models.modules import Dense, Predicate, is_plain, swapped
+from bayesfed.models.modules import Dense, Predicate, evaluating, is_plain, swapped
 from bayesfed.trees import leaf_of
 
 Initial = Literal["spectral", "random"]
+# A module with more linear layers than these is no layer with an adapter.
+MOST_FACTORS = 8
 
 
 def chosen(
@@ -95,7 +100,66 @@ def chosen(
         names = [name for name, _ in net.named_parameters()]
         hint = "a predicate that selects some" if named is None else by_name
         raise ArgumentError(caller, "a layer to replace", f"none of {names}", hint)
+    if factors := sorted(factors_beside(net) & layers.keys()):
+        raise ArgumentError(
+            f"{caller}, layer {factors[0]!r}",
+            "layers of the network itself",
+            "a factor of an adapter over frozen weights",
+            "a network whose adapters are merged (PEFT's merge_and_unload()), or a predicate that "
+            "leaves them out",
+        )
     return layers
+
+
+def factors_beside(net: nn.Module) -> set[str]:
+    """Return the names of the linear layers that are factors of an adapter of another library,
+    found by looking: a module with frozen weights ``(m, n)`` and two others, ``(r, n)`` and ``(m,
+    r)``, which adds their product to the frozen layer's output.
+    """
+    found = set[str]()
+    for path, module in net.named_modules():
+        within = {
+            name: layer for name, layer in module.named_modules() if is_plain(layer, nn.Linear)
+        }
+        if len(within) > MOST_FACTORS or module in within.values():
+            continue
+        for base, down, up in permutations(within, 3):
+            wide, first, second = (within[name].weight.shape for name in (base, down, up))
+            bridged = (second[0], first[1]) == tuple(wide) and second[1] == first[0]
+            frozen = not within[base].weight.requires_grad
+            if frozen and bridged and _adds_product(module, within, base, (down, up)):
+                found |= {f"{path}.{name}" if path else name for name in (down, up)}
+    return found
+
+
+def _adds_product(
+    module: nn.Module, within: Mapping[str, nn.Module], base: str, factors: tuple[str, str]
+) -> bool:
+    """Return whether a module's output is that of one of its layers plus a multiple of what two
+    others make of the input, one after the other.
+    """
+    generator = Key(0, "factors beside").generator()
+    weight = cast(Tensor, within[base].weight)
+    drawn = {
+        leaf_of(name, "weight"): torch.randn(leaf.shape, generator=generator).to(weight)
+        for name in factors
+        for leaf in (cast(Tensor, within[name].weight),)
+    }
+    row = torch.randn((1, weight.shape[1]), generator=generator).to(weight)
+    try:
+        with torch.no_grad(), evaluating(module):
+            found = functional_call(module, drawn, (row,))
+            beside = found - within[base](row)
+            first, second = drawn.values()
+            product = row @ first.mT @ second.mT
+            if beside.shape != product.shape or not product.any():
+                return False
+            factor = (beside * product).sum() / product.square().sum()
+            close = torch.allclose(beside, factor * product, rtol=1e-3, atol=1e-4)
+            return bool(close and factor.abs() > 1e-6)
+    # A module whose forward takes something else than one row.
+    except Exception:
+        return False
 
 
 def thinned(

@@ -9,6 +9,7 @@ from pathlib import Path
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import check, checked, one_of
 from bayesfed.federated import Algorithm, Snapshot, load, newest
+from bayesfed.federated.engine.round_loop import check_same
 from bayesfed.running.experiments.build import build
 from bayesfed.running.folders import CHECKPOINTS, Folder
 from bayesfed.running.formulas.fitted import Regression
@@ -44,7 +45,8 @@ def open(
     Raises
     ------
     ArgumentError
-        If there is no such folder or finished run, or the algorithm is not that of the run.
+        If there is no such folder or finished run, or the algorithm is not that of the run: another
+        method, another network, also of the same shapes, or other settings.
     CheckpointError
         If the state of the run is not there or damaged.
     """
@@ -94,5 +96,6 @@ def _opened(
         expected = "the algorithm of a run made in Python, or a regression"
         actual, hint = f"one of {snapshot.algorithm!r}", "open(folder, algorithm=algorithm)"
         raise ArgumentError(f"open, {path}", expected, actual, hint)
+    check_same(algorithm, snapshot)
     result = run(algorithm, {}, rounds=snapshot.round, resume=snapshot, seed=snapshot.seed)
     return Regression(fitted.design, fitted.model, result) if fitted else result

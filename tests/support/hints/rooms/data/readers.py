@@ -266,6 +266,11 @@ CASES = [
     ),
     (lambda name: csv(name=name), "b.csv"),
     (
+        lambda: csv("x,y,z\n1,a,b\n", client="y"),
+        "the column of the clients' names",
+        lambda: csv("x,y,z\n1,a,b\n", client="z"),
+    ),
+    (
         lambda: bf.from_csv("elsewhere/a.csv", label="y"),
         f"a path that begins in {Path.cwd()}",
         csv,

@@ -169,6 +169,16 @@ CASES = [
     ),
     (lambda clients: bf.iid(60, clients, KEY), 0),
     (
+        lambda: bf.iid(2, 60, KEY),
+        "iid(rows=60, clients=2, ...) if the two are swapped",
+        lambda: bf.iid(rows=60, clients=2, key=KEY),
+    ),
+    (
+        lambda: bf.federate(DATA, [[0, 1], [1, 2]]),
+        "parts without common rows, such as iid(len(train), 10, key)",
+        lambda: bf.federate(DATA, bf.iid(6, 2, KEY)),
+    ),
+    (
         lambda: bf.iid(6, 4, KEY, minimum=2),
         "a smaller minimum",
         lambda: bf.iid(6, 4, KEY, minimum=1),

@@ -66,6 +66,22 @@ def tied(**options):
     return fixed_rank(layers, 2, **options)
 
 
+class Beside(nn.Module):
+    """A frozen layer with an adapter of another library."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4).requires_grad_(False)
+        self.down, self.up = nn.Linear(4, 1, bias=False), nn.Linear(1, 4, bias=False)
+
+    def forward(self, x):
+        return self.layer(x) + self.up(self.down(x))
+
+
+def beside():
+    return nn.Sequential(Beside(), nn.ReLU(), nn.Linear(4, 3))
+
+
 CASES = [
     (
         lambda: spectra(TREE, LAYERS, {"fc": 1}),
@@ -115,6 +131,11 @@ CASES = [
         lambda: fixed_rank(net(), 2, where=biases),
         "a predicate that leaves it out",
         lambda: fixed_rank(net(), 2, where=weight_matrices),
+    ),
+    (
+        lambda: bf.lora(beside(), 2, KEY),
+        "a predicate that leaves them out",
+        lambda: bf.lora(beside(), 2, KEY, where=lambda name, module: name == "2.weight"),
     ),
     (
         lambda: bf.lora(net(), 2, KEY, where=biases),

@@ -148,6 +148,16 @@ def opened(folder, **options):
 CASES = [
     (lambda: opened(begun()), "bayesfed run FILE --out", lambda: finished(ran=True)),
     (
+        lambda: opened(kept(), algorithm=svi()),
+        "that of the run",
+        lambda: opened(kept(), algorithm=done().algorithm),
+    ),
+    (
+        lambda: opened(kept(), algorithm=bf.fed_avg(bf.mlp([4, 3], KEY))),
+        "the algorithm of the run",
+        lambda: opened(kept(), algorithm=done().algorithm),
+    ),
+    (
         lambda: opened(kept()),
         "open(folder, algorithm=algorithm)",
         lambda: opened(kept(), algorithm=done().algorithm),
