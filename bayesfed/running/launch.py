@@ -139,7 +139,6 @@ def run(
         ``prior_precision="auto"`` before it chose; or a posterior lacks the rows of clients that
         were never heard, which are named with their shares (`Result.unheard`).
     """
-
     most = MOST if rounds is None else rounds
 
     # Of several ranks, what rank 0 resumes from counts.
