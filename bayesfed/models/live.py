@@ -189,7 +189,9 @@ def reads_mode(module: nn.Module) -> bool:
     return False
 
 
-def drawing(net: nn.Module, parameters: Mapping[str, Tensor], inputs: Tensor) -> list[nn.Module]:
+def drawing(
+    net: nn.Module, parameters: Mapping[str, Tensor], inputs: Tensor, *, training: bool = True
+) -> list[nn.Module]:
     """Return the modules that draw random numbers of their own while they train, found by looking
     at the global generators while one row goes through the network.
 
@@ -201,6 +203,8 @@ def drawing(net: nn.Module, parameters: Mapping[str, Tensor], inputs: Tensor) ->
         Parameters by name; where these lack one, the network's own is used.
     inputs
         ``(B, ...)``, at least one row.
+    training
+        False: those that draw in evaluation mode, as dropout does not.
     """
     found, running = dict[nn.Module, None](), list[nn.Module]()
     with ExitStack() as stack, torch.no_grad():
@@ -220,9 +224,42 @@ def drawing(net: nn.Module, parameters: Mapping[str, Tensor], inputs: Tensor) ->
             look()
             running.pop()
 
-        for module in net.train().modules():
+        for module in net.train(training).modules():
             module.register_forward_pre_hook(enter)
             module.register_forward_hook(leave)
         # Batch norm in training mode refuses a single row of vectors: it gets the row twice.
         functional_call(net, dict(parameters), (inputs[:1].expand(2, *inputs.shape[1:]),))
     return [*found]
+
+
+def drawing_weights(
+    net: nn.Module, parameters: Mapping[str, Tensor], inputs: Tensor
+) -> dict[str, tuple[str, str]]:
+    """Return the modules that draw their own weights, each with the names of two of its trained
+    parameters of one shape, such as a mean and a logarithm of an sd: those that draw in evaluation
+    mode too and have two such parameters.
+
+    Parameters
+    ----------
+    net, parameters, inputs
+        As of `drawing`.
+    """
+    pairs = {path: pair for path, module in net.named_modules() if (pair := _alike(module))}
+    # Most networks have no such layer, and are not run.
+    drawn = drawing(net, parameters, inputs, training=False) if pairs else []
+    modules = {path: module for path, module in net.named_modules() if module in drawn}
+    return {
+        path or type(module).__name__: pairs[path]
+        for path, module in modules.items()
+        if path in pairs
+    }
+
+
+def _alike(module: nn.Module) -> tuple[str, str] | None:
+    """Return the names of two of a module's own trained parameters of one shape, if there are."""
+    by_shape = dict[torch.Size, list[str]]()
+    for name, leaf in module.named_parameters(recurse=False):
+        if leaf.requires_grad and not is_lazy(leaf):
+            by_shape.setdefault(leaf.shape, []).append(name)
+    pair = next((names for names in by_shape.values() if len(names) > 1), None)
+    return None if pair is None else (pair[0], pair[1])

@@ -45,6 +45,7 @@ from bayesfed.federated.engine.checkpoint import Checkpoints
 from bayesfed.federated.engine.files.records import history_in
 from bayesfed.federated.engine.ranked import agreed
 from bayesfed.federated.engine.reports import OnClientError
+from bayesfed.running.drawn_weights import warn_of_drawn_weights
 from bayesfed.running.result import Result
 from bayesfed.running.settling import unheard, warn_of_unheard, warn_unless_settled
 from bayesfed.running.trackers.tracker import Tracker
@@ -142,9 +143,7 @@ def run(
     most = MOST if rounds is None else rounds
 
     # Of several ranks, what rank 0 resumes from counts.
-    done = led(
-        clients, partial(_is_done, algorithm, rounds, sampler, resume, seed, resume_anyway)
-    )
+    done = led(clients, partial(_is_done, algorithm, rounds, sampler, resume, seed, resume_anyway))
     check_clients(clients)
     if done and resume and isinstance(clients, Mapping) and not clients:
         return Result(algorithm, resume.history, resume, clients)
@@ -152,6 +151,7 @@ def run(
     rows = pool.data if isinstance(pool, InProcess | Ranks) else None
     if done and (end := resume if isinstance(clients, Mapping) else agreed(clients, resume)):
         return Result(algorithm, end.history, end, rows, unheard(algorithm, pool.profiles, end))
+    warn_of_drawn_weights(algorithm, resume.state if resume else algorithm.initial, rows or {})
     watchers: list[watch.Callback] = [watch.elbo]
     if test is not None:
         check_test(algorithm, test, rows or {})

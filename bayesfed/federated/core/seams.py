@@ -114,6 +114,15 @@ def descent_of(local: Local) -> Any:
     return getattr(local, "descent", None)
 
 
+def objective_of(local: object) -> Any:
+    """Return the objective of a local step's gradient steps: its attribute ``objective``, or that
+    of the step that it is around, its attribute ``local``; None without one.
+    """
+    found = getattr(local, "objective", None)
+    inner = getattr(local, "local", None)
+    return objective_of(inner) if found is None and inner is not None else found
+
+
 def asks(local: Local) -> bool:
     """Return whether a local step asks what rows say of a model, and leaves the client's memory as
     it is: its attribute ``asks``.

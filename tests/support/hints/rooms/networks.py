@@ -1,12 +1,19 @@
 """Messages about networks that are handed to a recipe."""
 
+import warnings
+
 import torch
 from torch import nn
 
 import bayesfed as bf
+from bayesfed.errors import ConvergenceWarning
 from tests.house.wrong_calls.given import CLIENTS, DATA
 
-COMPLETE = ("bayesfed/models/live.py", "bayesfed/inference/ensembles/dropout.py")
+COMPLETE = (
+    "bayesfed/models/live.py",
+    "bayesfed/inference/ensembles/dropout.py",
+    "bayesfed/running/drawn_weights.py",
+)
 SIZE, WORK = DATA.inputs[0].numel(), bf.Training(steps=1)
 
 
@@ -51,7 +58,38 @@ def counted(buffers):
     return bf.run(algorithm, CLIENTS, rounds=1, progress=False)
 
 
+class Drawn(nn.Module):
+    """A layer that draws its weight at every call."""
+
+    def __init__(self):
+        super().__init__()
+        self.mean, self.log_sd = (nn.Parameter(torch.zeros(SIZE, 10)) for _ in range(2))
+
+    def forward(self, x):
+        return x.flatten(1) @ (self.mean + self.log_sd.exp() * torch.randn_like(self.mean))
+
+
+def trained(net):
+    """Train a network by its likelihood."""
+    bf.run(bf.fed_avg(net, training=WORK), CLIENTS, rounds=1, progress=False)
+
+
+def inferred(net):
+    """Infer the weights of a network of plain layers."""
+    model = bf.bayesian(net, bf.Gaussian(1.0))
+    options = {"example": DATA[:2], "observations": sum(map(len, CLIENTS.values()))}
+    fit = bf.federated_svi(model, temperature=1.0, training=bf.Training(steps=1), **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        bf.run(fit, CLIENTS, rounds=1, progress=False)
+
+
 CASES = [
+    (
+        lambda: trained(Drawn()),
+        "federated_svi(bayesian(net)) of a network of plain layers",
+        lambda: inferred(nn.Sequential(nn.Flatten(), nn.Linear(SIZE, 10))),
+    ),
     (
         lambda: bf.fed_avg(dropping().eval()),
         "net.train()",
