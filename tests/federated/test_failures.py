@@ -2,6 +2,7 @@
 go on.
 """
 
+import itertools
 import os
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ import bayesfed as bf
 from bayesfed.algorithms.d_turbo_vbi import ramp
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, ClientError, DataError
+from bayesfed.errors.plurals import plural
 from bayesfed.federated import (
     Descent,
     Digital,
@@ -22,6 +24,7 @@ from bayesfed.federated import (
     fraction,
     inverse,
     keep,
+    rounds,
     score,
 )
 from tests.federated.test_engine import WORK, final, tree_equal
@@ -210,12 +213,22 @@ def test_wrong_shapes_are_the_clients_own_failure(net, clients):
         (
             lambda a, p: final(a, p, sampler=lambda *_: []),
             ArgumentError,
-            "distinct clients of the pool",
+            "sampler, round 0: expected at least one client, found none",
         ),
         (
             lambda a, p: final(a, p, sampler=lambda *_: ["stranger"]),
             ArgumentError,
-            "distinct clients of the pool",
+            r"expected clients of this run \(\d+ clients?: .*\), found 'stranger'",
+        ),
+        (
+            lambda a, p: final(a, p, sampler=lambda round, names, key: [names[0]] * 2),
+            ArgumentError,
+            "expected distinct clients, found '.*' more than once",
+        ),
+        (
+            lambda a, p: final(a, p, sampler=lambda *_: "client"),
+            ArgumentError,
+            "expected names of clients, found 'client'",
         ),
         (lambda a, p: fraction(0.0), ArgumentError, "fraction, share"),
         (lambda a, p: bf.InProcess({}), DataError, "a client with data"),
@@ -286,3 +299,24 @@ def test_dropout_may_not_run_in_threads(net, clients):
     noisy = torch.nn.Sequential(net, torch.nn.Dropout(0.5))
     with pytest.raises(ArgumentError, match="draw from no global generator"):
         final(bf.fed_avg(noisy, training=WORK), bf.InProcess(clients, workers=2, kind="thread"))
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_round_without_clients_changes_nothing_where_clients_may_drop(net, workers):
+    """A sampler by which every client takes part with a probability may choose nobody."""
+    algorithm = bf.fed_avg(net, training=WORK)
+    rows = {name: Dataset(torch.randn(6, 64), torch.arange(6)) for name in "ab"}
+    sampler = lambda round, names, key: names if round % 2 else []  # noqa: E731
+    with bf.InProcess(rows, workers=workers) as pool:
+        made = rounds(algorithm, pool, rounds=3, sampler=sampler, on_client_error="drop")
+        reports = list(made)
+    states = [algorithm.initial, *(report.state for report in reports)]
+    assert [tree_equal(one, two) for one, two in itertools.pairwise(states)] == [True, False, True]
+    assert [len(report.rows) for report in reports] == [0, 4, 0]
+
+
+def test_plurals_of_messages():
+    said = [plural(count, "row of one client") for count in (0, 1, 2)]
+    assert said == ["0 rows of one client", "1 row of one client", "2 rows of one client"]
+    assert plural(1000, "shared leaf") == "1,000 shared leaves"
+    assert plural(1, "entry") == "1 entry"

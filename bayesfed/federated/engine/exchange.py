@@ -217,7 +217,10 @@ def exchange(
     TooFewClientsError
         If fewer clients than `Occasion.least` are in the sum.
     """
+    asked = tuple(asked)
     plan, reducer = Plan(occasion, secrets, asked), occasion.phase.reducer()
+    # A sampler may ask nobody: then nobody is to blame.
+    plan.entries.silent |= not asked
     collect(plan, pool.settle, pool.map(sides, plan.tasks()), reducer)
     return *stepped(occasion, reducer, plan.entries), plan.entries
 

@@ -95,6 +95,7 @@ def ranked_exchange(
         def added() -> Heard:
             own = [(profile, version) for profile, version in asked if pool.owns(profile.name)]
             plan = Plan(occasion, secrets, own)
+            plan.entries.silent |= not asked
             collect(plan, pool.settle, pool.map(sides, plan.tasks()), reducer)
             entries, partial = plan.entries, summed.partial
             if partial and partial.count * group.size > ROOM:
@@ -114,6 +115,7 @@ def ranked_exchange(
             # Rank 0 plans all clients, since it will hear them all.
             all_or_own = [pair for pair in asked if group.rank == 0 or pool.owns(pair[0].name)]
             plan = Plan(occasion, secrets, all_or_own)
+            plan.entries.silent |= not asked
             plans.append((plan, list(plan.tasks())))
             # A memory stays with the owner of the client.
             replies = {

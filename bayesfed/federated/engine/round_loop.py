@@ -12,9 +12,11 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import ITSELF, checked, shown, whole
+from bayesfed.errors.plurals import plural
 from bayesfed.federated.clients import (
     ClientPool,
     Numbers,
@@ -156,7 +158,11 @@ def rounds(
             )
             led(pool, partial(condition, conditions))
         chosen = (
-            () if window else _chosen(pool, sampler, number, roster, Key(seed, "sample", number))
+            ()
+            if window
+            else _chosen(
+                pool, sampler, number, roster, Key(seed, "sample", number), on_client_error
+            )
         )
         clients, server, rows = dict[str, Info](), Info(), list[Row]()
         for phase in phases:
@@ -203,15 +209,32 @@ def rounds(
 
 
 def _chosen(
-    pool: ClientPool, sampler: Sampler, round: int, roster: Roster, key: Key
+    pool: ClientPool,
+    sampler: Sampler,
+    round: int,
+    roster: Roster,
+    key: Key,
+    policy: OnClientError,
 ) -> Collection[str]:
-    """Return the clients of a round."""
+    """Return the clients of a round. Under "drop" there may be none, as in a draw in which every
+    client takes part with a probability of its own; such a round is one in which nobody was heard.
+    """
     chosen = led(pool, partial(sampler, round, roster.names, key))
-    several = isinstance(chosen, Collection)
-    known = {name for name in chosen if name in roster} if several else set()
-    if not known or len(known) != len(chosen):
-        expected, hint = "distinct clients of the pool", "fraction(0.5)"
-        raise ArgumentError("sampler", expected, shown(chosen), hint)
+    where, hint = f"sampler, round {round}", "fraction(0.5)"
+    if not isinstance(chosen, Collection) or isinstance(chosen, str):
+        raise ArgumentError(where, "names of clients", shown(chosen), hint)
+    if unknown := [name for name in chosen if name not in roster]:
+        names = ", ".join(map(repr, islice(roster.names, 3)))
+        several = f"{names}, ..." if len(roster) > 3 else names
+        expected = f"clients of this run ({plural(len(roster), 'client')}: {several})"
+        raise ArgumentError(where, expected, repr(unknown[0]), hint)
+    if len(set(chosen)) != len(chosen):
+        twice = next(name for name in chosen if list(chosen).count(name) > 1)
+        raise ArgumentError(where, "distinct clients", f"{twice!r} more than once", hint)
+    if not chosen and policy == "raise":
+        expected = "at least one client"
+        alone = "on_client_error='drop', under which such a round changes nothing"
+        raise ArgumentError(where, expected, "none", f"{hint}, or {alone}")
     return chosen
 
 
