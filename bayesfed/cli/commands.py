@@ -9,6 +9,7 @@ from pathlib import Path
 
 from bayesfed.cli import comparing, listing, runs
 from bayesfed.cli import doctor as installation
+from bayesfed.errors.plurals import plural
 from bayesfed.running import Folder, comparison
 from bayesfed.running import report as page
 from bayesfed.running.experiments import experiment
@@ -30,12 +31,12 @@ def run(arguments: Namespace) -> str:
         built = [build(file, seed) for seed in seeds(file)]
         first, tried = built[0], [one.seed for one in built]
         rows = (
-            f"{len(first.train):,} rows to train on, {len(first.test):,} to test on, "
-            f"{len(first.clients)} clients"
+            f"{plural(len(first.train), 'row to train on', ',')}, {len(first.test):,} to test on, "
+            f"{plural(len(first.clients), 'client')}"
         )
         return (
-            f"{file.name}: {first.algorithm.name}, {rows}, {first.options['rounds']} "
-            f"rounds, seeds {tried}: fits together"
+            f"{file.name}: {first.algorithm.name}, {rows}, "
+            f"{plural(first.options['rounds'], 'round')}, seeds {tried}: fits together"
         )
     folder = runs.run_file(
         file, arguments.out, say=say, progress=not arguments.quiet, ranks=arguments.ranks

@@ -13,6 +13,7 @@ from itertools import islice
 
 from bayesfed.data import Dataset
 from bayesfed.errors import BayesfedError
+from bayesfed.errors.plurals import plural
 from bayesfed.federated import bits, rounds
 from bayesfed.federated.clients import one_thread
 from bayesfed.inspect import table
@@ -41,7 +42,7 @@ def report() -> str:
     )
     parts = [
         table(["package", "version"], [[name, found] for name, found in versions().items()]),
-        f"torch: {torch.get_num_threads()} threads, {where}",
+        f"torch: {plural(torch.get_num_threads(), 'thread')}, {where}",
         table(["extra", "state", "command"], extras()),
         table(["data", "state", "command or key"], data()),
     ]
@@ -73,13 +74,17 @@ def estimate(file: ExperimentFile) -> str:
             ended = time.perf_counter()
             spent.append([*(bits(report.rows, way) // 8 for way in ("down", "up")), ended - start])
             start = ended
-    columns = ["first round", "a later one", f"{total} rounds" if total else "until it ends"]
+    columns = [
+        "first round",
+        "a later one",
+        f"{plural(total, 'round')}" if total else "until it ends",
+    ]
     lines = [
         [name, first, later, first + (total - 1) * later if total else "not known"]
         for name, first, later in zip(COSTS, spent[0], spent[-1], strict=True)
     ]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    head = f"{file.name}: {built.algorithm.name}, {len(built.clients)} clients, each seed"
+    head = f"{file.name}: {built.algorithm.name}, {plural(len(built.clients), 'client')}, each seed"
     foot = f"most memory of this process: {peak:,.0f} MiB"
     return "\n".join([head, table(["", *columns], lines), foot])
 
@@ -126,5 +131,5 @@ def _tried(read: Callable[[], object]) -> tuple[str, str]:
             return f"missing: {problem}", ""
         return f"missing: {told.where}: expected {told.expected}, found {told.actual}", told.hint
     if isinstance(parts, tuple):
-        return " + ".join(f"{len(part):,} rows" for part in parts), ""
+        return " + ".join(f"{plural(len(part), 'row', ',')}" for part in parts), ""
     return f"found: {parts}", ""

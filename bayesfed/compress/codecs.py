@@ -19,6 +19,7 @@ from torch import Tensor
 from bayesfed.compress.wire import DTYPES, MAX_BYTES, NAMES, Leaf, Meta, opened, plain, seal, unseal
 from bayesfed.errors import WireError
 from bayesfed.errors.checks import COUNT, checked_class, one_of
+from bayesfed.errors.plurals import plural
 from bayesfed.keys import Key
 from bayesfed.trees import Tree, is_finite, wide
 
@@ -77,7 +78,7 @@ class Cast:
         if not leaf.is_floating_point() or 8 * leaf.itemsize <= self.bits:
             return plain(name, leaf)
         narrow = leaf.to(_WIDTHS[self.bits])
-        said = f"values that fit {self.bits} bits", "Cast(64) or a smaller step"
+        said = f"values that fit {plural(self.bits, 'bit')}", "Cast(64) or a smaller step"
         sent = plain(name, _finite(name, narrow, leaf, *said))
         # The reader learns the type of float64 from the header, and the width from the length.
         return replace(sent, dtype=NAMES[leaf.dtype]) if leaf.dtype is torch.float64 else sent

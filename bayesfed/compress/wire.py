@@ -35,6 +35,7 @@ from typing_extensions import TypedDict
 
 from bayesfed.compress.headers import deflated, inflated
 from bayesfed.errors import WireError
+from bayesfed.errors.plurals import plural
 from bayesfed.trees import Tree
 
 MAGIC, BRIEF = b"BFD1", b"BFD2"
@@ -159,7 +160,7 @@ def unseal(message: bytes, *, limit: int = MAX_BYTES) -> tuple[list[Leaf], dict[
         If the message is damaged, not of this format or above the limit.
     """
     if len(message) > limit:
-        raise _too_large("message", f"at most {limit} bytes", f"{len(message)} bytes")
+        raise _too_large("message", f"at most {plural(limit, 'byte')}", f"{len(message)} bytes")
     body = memoryview(message)[:-DIGEST]
     if len(body) < len(MAGIC) + 4 or bytes(body[:4]) not in (MAGIC, BRIEF):
         raise WireError("message", f"magic {MAGIC!r}", bytes(body[:4]), "a message from seal")
@@ -177,7 +178,7 @@ def unseal(message: bytes, *, limit: int = MAX_BYTES) -> tuple[list[Leaf], dict[
         raise WireError(
             "message",
             "the sections its header promises",
-            f"{len(body)} bytes",
+            f"{plural(len(body), 'byte')}",
             "sending it again",
             field="header",
         )
@@ -257,7 +258,7 @@ def opened(leaf: Leaf) -> Tensor:
     size = -(-leaf.size // 8) if leaf.dtype == "b1" else leaf.size
     if len(leaf.section) != size:
         where, found = f"leaf {leaf.name!r}", len(leaf.section)
-        raise WireError(where, f"{size} bytes", found, "sending it again", field="shape")
+        raise WireError(where, f"{plural(size, 'byte')}", found, "sending it again", field="shape")
     dtype = DTYPES[leaf.dtype]
     if not leaf.size:
         return torch.empty(leaf.shape, dtype=dtype)

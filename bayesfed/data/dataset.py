@@ -12,6 +12,7 @@ from bayesfed.data.arrays import as_targets, as_tensor
 from bayesfed.data.packed import packed
 from bayesfed.errors import DataError
 from bayesfed.errors.checks import ITSELF, checked, checked_class, shown
+from bayesfed.errors.plurals import plural
 from bayesfed.trees import is_finite
 
 
@@ -85,7 +86,7 @@ class Dataset:
                 raise DataError(
                     f"Dataset {name}",
                     "finite values",
-                    f"NaN or Inf in {len(rows)} rows, first {int(rows[0])}",
+                    f"NaN or Inf in {plural(len(rows), 'row')}, first {int(rows[0])}",
                     "dropping or imputing those rows",
                 )
         # Labels by token or pixel may say which places do not count; likelihoods look at them.
@@ -110,7 +111,7 @@ class Dataset:
         if self.domains and len(self.domains) != len(self):
             raise DataError(
                 "Dataset domains",
-                f"a name for each of {len(self)} rows",
+                f"a name for each of {plural(len(self), 'row')}",
                 len(self.domains),
                 "domains=()",
             )

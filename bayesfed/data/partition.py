@@ -18,6 +18,7 @@ from bayesfed.data.dataset import Dataset
 from bayesfed.data.population import check_names
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import LABELS, PART, POSITIVE, checked, shown, whole
+from bayesfed.errors.plurals import plural
 from bayesfed.errors.roles import Role
 from bayesfed.keys import Key
 
@@ -53,7 +54,8 @@ def iid(rows: int, clients: int, key: Key, *, minimum: int = 0) -> Partition:
     """
     _check(rows, clients, minimum)
     if clients > rows:
-        text = f"iid: of {clients} clients {clients - rows} get none of {rows} rows"
+        without = f"of {plural(clients, 'client')} {clients - rows}"
+        text = f"iid: {without} get none of {plural(rows, 'row')}"
         hint = f"iid(rows={clients}, clients={rows}, ...) if the two are swapped"
         warnings.warn(f"{text}; try {hint}", stacklevel=3)
     return _tensors(np.array_split(key.numpy().permutation(rows), clients), key, minimum)
@@ -288,7 +290,10 @@ def _numbers(where: str, name: str, rows: object, count: int) -> Tensor:
         raise ArgumentError(f"{where}, rows of {name!r}", expected, shown(rows), hint)
     if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < count:
         actual = f"{int(numbers.min())} to {int(numbers.max())} for {name!r}"
-        expected, hint = f"numbers of rows from 0 to {count - 1}", f"a partition of {count} rows"
+        expected, hint = (
+            f"numbers of rows from 0 to {count - 1}",
+            f"a partition of {plural(count, 'row')}",
+        )
         raise ArgumentError(f"{where}, parts", expected, actual, hint)
     # Torch takes a tensor of bytes for a mask.
     return numbers.long()

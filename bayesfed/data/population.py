@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from bayesfed.data.dataset import Dataset
 from bayesfed.errors import ArgumentError, DataError
 from bayesfed.errors.checks import shown
+from bayesfed.errors.plurals import plural
 
 
 class Names(Sequence[str]):
@@ -163,8 +164,8 @@ class Population(Mapping[str, Dataset]):
         if not isinstance(data, Dataset) or len(data) != rows:
             raise DataError(
                 f"Population, client {name!r}",
-                f"a Dataset of {rows} rows",
-                f"{len(data)} rows" if isinstance(data, Dataset) else shown(data),
+                f"a Dataset of {plural(rows, 'row')}",
+                f"{plural(len(data), 'row')}" if isinstance(data, Dataset) else shown(data),
                 "a load that returns one, and samples that count its rows",
             )
         check_classes("Population", self._named, {name: data})
@@ -173,7 +174,8 @@ class Population(Mapping[str, Dataset]):
         return data
 
     def __repr__(self) -> str:
-        return f"Population({len(self)} clients, {int(self._samples.sum()):,} rows)"
+        rows = plural(int(self._samples.sum()), "row", ",")
+        return f"Population({plural(len(self), 'client')}, {rows})"
 
 
 def _rows(samples: Any, names: Sequence[str]) -> NDArray[np.int64]:

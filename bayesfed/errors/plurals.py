@@ -15,7 +15,7 @@ IRREGULAR = {
 }
 
 
-def plural(count: int, noun: str) -> str:
+def plural(count: int, noun: str, form: str = "") -> str:
     """Return a count and its noun: "1 round", "2 rounds", "1,000 rows of one client".
 
     Parameters
@@ -24,8 +24,10 @@ def plural(count: int, noun: str) -> str:
         How many there are.
     noun
         One of them; words behind it, after " of " or " in ", stay as they are.
+    form
+        Format of the count, such as ``","``.
     """
-    return f"{count:,} {noun if count == 1 else _several(noun)}"
+    return f"{count:{form}} {noun if count == 1 else _several(noun)}"
 
 
 def _several(noun: str) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from bayesfed.errors import ArgumentError, DataError, WireError
 from bayesfed.errors.checks import checked, number
+from bayesfed.errors.plurals import plural
 from bayesfed.federated import Profile, Reply, Slot, Task
 from bayesfed.federated.clients import Outcome, Sides
 from bayesfed.flower.letters import VERSIONS, Answer, Question, read_reply
@@ -171,7 +172,7 @@ class Flower(RemoteMemories):
             raise DataError(
                 "Flower",
                 "a client with data",
-                f"{len(profiles)} clients, all empty",
+                f"{plural(len(profiles), 'client')}, all empty",
                 "the data function",
             )
         return profiles

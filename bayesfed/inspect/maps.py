@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked
+from bayesfed.errors.plurals import plural
 from bayesfed.federated import Record
 from bayesfed.inspect.figures import given_or_new, new_figure
 
@@ -170,7 +171,7 @@ def plot_inputs(
         raise ArgumentError(
             "plot_inputs",
             "inputs, count >= 1, and a size whose product is their number",
-            (f"{inputs} inputs", count, size),
+            (f"{plural(inputs, 'input')}", count, size),
             "plot_inputs(result.inputs()), which draws bars",
         )
     label = "probability that the input is used"

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import a, check, checked, checked_class, one_of, whole
+from bayesfed.errors.plurals import plural
 from bayesfed.federated import Algorithm, Posterior, Predictor, Record, Row, Snapshot, bits
 from bayesfed.federated.core import Direction
 from bayesfed.inference.evaluation.predictive import Predictive
@@ -61,7 +62,8 @@ class Result:
     _known: dict[str, float] = field(default_factory=dict, init=False, compare=False)
 
     def __repr__(self) -> str:
-        made = f"{self.algorithm.name}, {len(self.history)} rounds, seed {self.snapshot.seed}"
+        rounds = plural(len(self.history), "round")
+        made = f"{self.algorithm.name}, {rounds}, seed {self.snapshot.seed}"
         return f"Result({'; '.join(filter(None, [made, str(self.health)]))})"
 
     @property

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bayesfed.errors import ConvergenceWarning, UndeterminedWarning
+from bayesfed.errors.plurals import plural
 from bayesfed.federated import Algorithm, Profile, Record, Snapshot
 from bayesfed.federated.core.seams import fusion_of
 from bayesfed.inference.variational.fusion import KeepsFirstGuide
@@ -156,9 +157,8 @@ def warn_unless_settled(algorithm: Algorithm, state: Tree, history: Sequence[Rec
     if found is None or found.settled:
         return
     # The caller of `run`, which is behind the check of its arguments.
-    text = (
-        f"{algorithm.name} has not settled after {len(history)} rounds: {'; '.join(found.reasons)}"
-    )
+    after = plural(len(history), "round")
+    text = f"{algorithm.name} has not settled after {after}: {'; '.join(found.reasons)}"
     warnings.warn(
         f"{text}; try more rounds, or more local steps; see result.settling",
         ConvergenceWarning,

@@ -73,7 +73,7 @@ def test_bad_idx_files_are_refused(tmp_path):
     ("inputs", "targets", "words"),
     [
         (torch.ones(3, 2), torch.ones(2), "inputs and targets of one length"),
-        (torch.tensor([[1.0], [float("nan")]]), torch.zeros(2), "NaN or Inf in 1 rows, first 1"),
+        (torch.tensor([[1.0], [float("nan")]]), torch.zeros(2), "NaN or Inf in 1 row, first 1"),
         (torch.ones(2, 2), torch.tensor([0.0, float("inf")]), "Dataset targets: expected finite"),
         (torch.ones(2, 2), torch.tensor([0, -1]), "class labels from 0"),
         (torch.tensor(1.0), torch.tensor(1.0), "one length"),

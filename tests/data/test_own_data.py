@@ -103,7 +103,7 @@ def test_nothing_is_unpickled(tmp_path):
         ),
         ({"inputs": [[1], [2]], "targets": [0]}, {}, "as many rows"),
         ({"inputs": [["a"]], "targets": [0]}, {}, "an array of numbers"),
-        ({"inputs": [[np.nan]], "targets": [0]}, {}, "NaN or Inf in 1 rows, first 0"),
+        ({"inputs": [[np.nan]], "targets": [0]}, {}, "NaN or Inf in 1 row, first 0"),
         (
             {"inputs": [[1]], "targets": [0.5]},
             {},

@@ -69,7 +69,7 @@ def test_frames_are_tables_of_numbers():
         ),
         (np.array([["a"]]), np.array([0]), "Dataset inputs: expected numbers"),
         ([[1.0]], np.array([0]), "a tensor, an array or a frame, found a list"),
-        (np.array([[np.nan]]), np.array([0]), "NaN or Inf in 1 rows"),
+        (np.array([[np.nan]]), np.array([0]), "NaN or Inf in 1 row"),
     ],
     ids=["texts", "empty", "label", "array", "list", "nan"],
 )

@@ -235,7 +235,7 @@ def test_wrong_shapes_are_the_clients_own_failure(net, clients):
         (
             lambda a, p: bf.InProcess({"a": Dataset(torch.empty(0, 3), torch.empty(0))}),
             DataError,
-            "1 clients, all empty",
+            "1 client, all empty",
         ),
         (
             lambda a, p: bf.InProcess({"a": Dataset(torch.ones(1, 3), torch.ones(1))}, workers=-1),
@@ -318,5 +318,5 @@ def test_a_round_without_clients_changes_nothing_where_clients_may_drop(net, wor
 def test_plurals_of_messages():
     said = [plural(count, "row of one client") for count in (0, 1, 2)]
     assert said == ["0 rows of one client", "1 row of one client", "2 rows of one client"]
-    assert plural(1000, "shared leaf") == "1,000 shared leaves"
+    assert plural(1000, "shared leaf", ",") == "1,000 shared leaves"
     assert plural(1, "entry") == "1 entry"

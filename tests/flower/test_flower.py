@@ -205,7 +205,7 @@ def test_what_is_no_client_is_said_and_asked_nothing_more(net, clients, tmp_path
     assert "node 1: message: expected magic" in str(caught.value)
     assert len(grid.pushed) == 2
     empty = {"client-000": clients["client-000"][slice(0, 0)]}
-    with pytest.raises(DataError, match="1 clients, all empty"):
+    with pytest.raises(DataError, match="1 client, all empty"):
         pool_over(algorithm, empty, tmp_path)
 
 

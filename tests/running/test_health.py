@@ -36,7 +36,7 @@ def test_clients_that_were_never_heard_are_named_with_their_share_of_the_rows():
     assert bf.run(avg(), many, **ONLY_A).health.unheard == dict.fromkeys("bcdef", 1 / 6)
     everyone = bf.run(avg(), clients, rounds=1, progress=False)
     assert everyone.health.unheard == {}
-    assert repr(everyone) == "Result(fed_avg, 1 rounds, seed 0)"
+    assert repr(everyone) == "Result(fed_avg, 1 round, seed 0)"
 
 
 def test_density_asked_and_got():

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.errors.checks import checked
+from bayesfed.errors.plurals import plural
 from bayesfed.federated import (
     Algorithm,
     Descent,
@@ -133,7 +134,8 @@ def personalised(
         raise ArgumentError(
             name,
             "a method of one phase, one size, without posterior",
-            f"{len(algorithm.phases)} phases, {len(algorithm.sizes)} sizes{posterior}",
+            f"{plural(len(algorithm.phases), 'phase')}, "
+            f"{plural(len(algorithm.sizes), 'size')}{posterior}",
             "fed_avg, fed_prox, fed_lora",
         )
     phase = algorithm.phases[0]

@@ -36,6 +36,7 @@ from torch import nn
 from bayesfed.algorithms.surveys import LARGEST, Bounded, Limit
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, UndeterminedWarning
+from bayesfed.errors.plurals import plural
 from bayesfed.federated import (
     Algorithm,
     Assignment,
@@ -151,7 +152,7 @@ def _unfinished(state: Tree, rounds: int) -> str:
     if number == len(PRECISIONS):
         return ""
     here = (
-        f"after {rounds} rounds no prior precision is chosen, and the model is one of "
+        f"after {plural(rounds, 'round')} no prior precision is chosen, and the model is one of "
         f"{inner + 1} rounds with the precision {PRECISIONS[number]:g}"
     )
     return f"{here}; try more than {ROUNDS * len(PRECISIONS)} rounds, or prior_precision=0.3"

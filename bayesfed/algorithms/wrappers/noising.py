@@ -14,6 +14,7 @@ from bayesfed.algorithms.wrappers.accounting import epsilon
 from bayesfed.algorithms.wrappers.robust import EqualWeights
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.errors.checks import number
+from bayesfed.errors.plurals import plural
 from bayesfed.federated import Algorithm, Fit, Kind, Moment, Sent, Traits, Update, Visit
 from bayesfed.federated.aggregation.changes import VECTORS, clipped
 from bayesfed.federated.clients import ClientSide
@@ -141,7 +142,7 @@ class Private(EqualWeights):
         came = total.number()
         if came > self.participants:
             hint = f"participants={came:g}, or a sampler of fewer"
-            expected = f"at most {self.participants} clients"
+            expected = f"at most {plural(self.participants, 'client')}"
             raise UpdateError(f"private, round {round}", expected, came, hint)
         stream, absent = self.key.child(round, _fingerprint(total.total)), self.participants - came
         summed = {

@@ -30,6 +30,7 @@ from itertools import takewhile
 from bayesfed.algorithms.wrappers.noising import CLIP, NOISE, Private, check_noise
 from bayesfed.errors import ArgumentError, UndeterminedWarning, complain
 from bayesfed.errors.checks import COUNT, checked
+from bayesfed.errors.plurals import plural
 from bayesfed.federated import Algorithm, Layer, everyone, layered
 from bayesfed.federated.core import Conditions
 from bayesfed.federated.engine.samplers import Uniform
@@ -169,7 +170,8 @@ class Promise:
             raise self._broken(run, expected, actual, "a new run")
         if run.round == 0 and (self.delta or 0.0) * len(run.profiles) >= 1:
             expected = (
-                f"delta below one over {len(run.profiles)} clients: a mechanism that tells all of "
+                f"delta below one over {plural(len(run.profiles), 'client')}: "
+                "a mechanism that tells all of "
                 "one client, drawn at random, has this delta"
             )
             hint = f"delta={0.1 / len(run.profiles):.1g}"
@@ -198,7 +200,7 @@ class Promise:
         if len(run.profiles) != population:
             raise self._broken(
                 run,
-                f"a pool of {population} clients, the population",
+                f"a pool of {plural(population, 'client')}, the population",
                 len(run.profiles),
                 f"population={len(run.profiles)}",
             )
@@ -221,7 +223,7 @@ class Promise:
             hint = f"sampler=fraction({participants} / {population})"
             raise self._broken(
                 run,
-                f"a uniform sample of {participants} of {population} clients",
+                f"a uniform sample of {participants} of {plural(population, 'client')}",
                 actual,
                 hint,
             )

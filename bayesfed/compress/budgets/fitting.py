@@ -18,6 +18,7 @@ from bayesfed.compress.leaf import Mask, MaskCode, Reader, Writer
 from bayesfed.compress.quantisers.entries import energy, entries
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked
+from bayesfed.errors.plurals import plural
 from bayesfed.keys import Key
 
 SHARES = tuple(2.0 ** (-number / 2) for number in range(18, -1, -1))  # 1/512 to 1
@@ -70,8 +71,9 @@ def fit_flexible(
         raise ArgumentError(
             "fit_flexible",
             "some of each",
-            f"{len(updates)} updates, {len(useful)} of them not zero, {len(shares)} shares, "
-            f"{len(levels)} levels",
+            f"{plural(len(updates), 'update')}, {len(useful)} of them not zero, "
+            f"{plural(len(shares), 'share')}, "
+            f"{plural(len(levels), 'level')}",
             "an update after a few local steps",
         )
     settings = []

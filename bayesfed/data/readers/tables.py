@@ -17,6 +17,7 @@ from bayesfed.data.readers.labels import meant
 from bayesfed.data.rows import labelled
 from bayesfed.errors import ArgumentError, DataError
 from bayesfed.errors.checks import ITSELF, Role, checked
+from bayesfed.errors.plurals import plural
 
 # Characters that files have between cells.
 DELIMITERS = (";", "\t", "|", ",")
@@ -153,7 +154,7 @@ def from_csv(
                 if len(cells) != len(heading):
                     raise DataError(
                         f"{path}, line {reader.line_num}",
-                        f"{len(heading)} cells, as in the first line",
+                        f"{plural(len(heading), 'cell')}, as in the first line",
                         len(cells),
                         "quotes around cells that hold the delimiter",
                     )
@@ -228,7 +229,7 @@ def _wanted(
             raise DataError(
                 f"{path}, line 1",
                 f"a column {name!r}",
-                f"{len(heading)} others",
+                f"{plural(len(heading), 'other')}",
                 meant(name, heading),
             )
     others = [name for name in heading if name not in (label, *names)]

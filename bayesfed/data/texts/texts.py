@@ -33,6 +33,7 @@ from bayesfed.data.arrays import as_tensor
 from bayesfed.data.partition import held_out
 from bayesfed.errors import ArgumentError, DataError
 from bayesfed.errors.checks import Role, checked
+from bayesfed.errors.plurals import plural
 from bayesfed.keys import Key
 
 
@@ -71,7 +72,8 @@ class Texts:
             raise DataError(
                 "Texts",
                 "a label and a domain for every text",
-                f"{lengths[0]} texts, labels {tuple(self.labels.shape)} and {lengths[2]} domains",
+                f"{plural(lengths[0], 'text')}, labels {tuple(self.labels.shape)} "
+                f"and {plural(lengths[2], 'domain')}",
                 "leaving out texts that have none",
             )
         if self.labels.is_floating_point() or (self.labels.numel() and int(self.labels.min()) < 0):

@@ -31,6 +31,7 @@ from bayesfed.errors import (
     needs,
 )
 from bayesfed.errors.checks import COUNT, checked
+from bayesfed.errors.plurals import plural
 
 # Suffixes of a tokenizer's files, as opposed to weights in the same folder.
 _KINDS = (".json", ".txt", ".model", ".tiktoken", ".jinja")
@@ -110,7 +111,10 @@ def _tokens(texts: Sequence[str | tuple[str, str]], folder: Path, length: int) -
     pairs = [text for text in texts if isinstance(text, tuple)]
     if length <= (added := loaded.num_special_tokens_to_add(pair=bool(pairs))):
         raise ArgumentError(
-            "tokenised, length", f"more than the {added} tokens added to a text", length, "64"
+            "tokenised, length",
+            f"more than the {plural(added, 'token')} added to a text",
+            length,
+            "64",
         )
     made = loaded(
         *([*column] for column in (zip(*pairs, strict=True) if pairs else (texts,))),

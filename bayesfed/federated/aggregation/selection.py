@@ -16,6 +16,7 @@ from torch import Tensor
 
 from bayesfed.errors import UpdateError
 from bayesfed.errors.checks import checked_class, number, whole
+from bayesfed.errors.plurals import plural
 from bayesfed.federated.aggregation.changes import change, clipped, norm
 from bayesfed.federated.aggregation.rules import added
 from bayesfed.federated.core import Info, Update
@@ -62,7 +63,7 @@ class Krum:
         if len(updates) < least:
             raise UpdateError(
                 "Krum",
-                f"at least {least} clients",
+                f"at least {plural(least, 'client')}",
                 len(updates),
                 "fewer byzantine or kept clients, or more a round",
             )

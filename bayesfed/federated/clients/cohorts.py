@@ -39,6 +39,7 @@ from typing import Literal
 from bayesfed.data.packed import Packed
 from bayesfed.errors import ArgumentError, ClientError
 from bayesfed.errors.checks import Role, checked_class, whole
+from bayesfed.errors.plurals import plural
 from bayesfed.federated.clients.side import ClientSide, Sides
 from bayesfed.federated.clients.turn import (
     Outcome,
@@ -160,8 +161,9 @@ class Cohorts:
         if self.size != "auto" or pays(parameters, rows, len(members)):
             return ""
         return (
-            f"nothing is won by batching {len(members)} clients of {parameters:,} parameters "
-            f"and {rows} rows a step"
+            f"nothing is won by batching {plural(len(members), 'client')} "
+            f"of {plural(parameters, 'parameter', ',')} "
+            f"and {plural(rows, 'row')} a step"
         )
 
 

@@ -32,6 +32,7 @@ from typing import Any
 
 from bayesfed.compress.wire import DIGEST, MAX_BYTES, digest_of, is_intact, unseal, with_digest
 from bayesfed.errors import ArgumentError, WireError
+from bayesfed.errors.plurals import plural
 from bayesfed.federated.core import Direction
 
 HALF = DIGEST // 2
@@ -184,7 +185,7 @@ def check_secrets(
         if not isinstance(secret, bytes) or not SHORTEST <= len(secret) <= LONGEST:
             raise ArgumentError(
                 where,
-                f"{SHORTEST} to {LONGEST} bytes for client {client!r}",
+                f"{SHORTEST} to {plural(LONGEST, 'byte')} for client {client!r}",
                 f"{len(secret)} bytes" if isinstance(secret, bytes) else type(secret).__name__,
                 "secrets.token_bytes(32)",
             )

@@ -19,6 +19,7 @@ from bayesfed.data import Dataset, Population
 from bayesfed.data.population import check_classes, check_names
 from bayesfed.errors import ArgumentError, DataError
 from bayesfed.errors.checks import ITSELF, checked, number, one_of, whole
+from bayesfed.errors.plurals import plural
 from bayesfed.federated.clients.cohorts import Cohort, Cohorts
 from bayesfed.federated.clients.envelopes import check_secrets
 from bayesfed.federated.clients.memory.table import Memories
@@ -166,7 +167,7 @@ class InProcess:
             raise DataError(
                 "InProcess",
                 "a client with data",
-                f"{len(data)} clients, all empty",
+                f"{plural(len(data), 'client')}, all empty",
                 "federate(data, iid(...))",
             )
         if deadline_s is not None and not (workers and kind == "process"):

@@ -11,6 +11,7 @@ from typing import Any, overload
 import numpy as np
 
 from bayesfed.data.population import place_of
+from bayesfed.errors.plurals import plural
 from bayesfed.federated.core import Profile
 
 Devices = Mapping[str, Mapping[str, float]] | Callable[[str], Mapping[str, float]]
@@ -156,4 +157,4 @@ class Numbers(MutableMapping[str, int]):
         return number
 
     def __repr__(self) -> str:
-        return f"Numbers({len(self)} of {len(self._names)} clients)"
+        return f"Numbers({len(self)} of {plural(len(self._names), 'client')})"

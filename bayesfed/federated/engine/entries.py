@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from bayesfed.errors import ClientError, TooFewClientsError
+from bayesfed.errors.plurals import plural
 from bayesfed.federated.core import Cost, Direction, Info, Phase
 from bayesfed.federated.engine.reports import OnClientError, Row
 from bayesfed.keys import Key
@@ -124,7 +125,7 @@ class Entries:
                 f"{row.client}: {row.reason}" for row in self.rows if not row.accepted
             )
             left = (
-                f"{len(self.infos)} of at least {least} clients are left"
+                f"{len(self.infos)} of at least {plural(least, 'client')} are left"
                 if self.infos
                 else "no client is left"
             )

@@ -247,7 +247,10 @@ def _resumed(
     if rounds < 1 or (resume and resume.round >= rounds):
         done = resume.round if resume else 0
         raise ArgumentError(
-            "rounds", f"more than the {done} rounds already made", rounds, f"rounds={done + 10}"
+            "rounds",
+            f"more than the {plural(done, 'round')} already made",
+            rounds,
+            f"rounds={done + 10}",
         )
     if resume and (resume.algorithm, resume.seed) != (algorithm.name, seed):
         raise ArgumentError(

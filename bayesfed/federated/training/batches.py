@@ -13,6 +13,7 @@ from bayesfed.data.dataset import rows_of, unchecked
 from bayesfed.data.packed import Packed, packed, taken_apart
 from bayesfed.errors import DataError
 from bayesfed.errors.checks import shown
+from bayesfed.errors.plurals import plural
 
 Augment = Callable[[Any], Any]
 """``inputs -> inputs``: those of a batch, as a network gets them."""
@@ -65,6 +66,6 @@ def augmented(batch: Dataset, augment: Augment) -> Dataset:
     else:
         made = augment(inputs)
     if not isinstance(made, Tensor) or len(made) != len(batch):
-        expected = f"inputs of the {len(batch)} rows that it was given"
+        expected = f"inputs of the {plural(len(batch), 'row')} that it was given"
         raise DataError("Training, augment", expected, shown(made), "a function of all inputs")
     return unchecked(made, batch.targets, batch.classes, batch.domains)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.plurals import plural
 from bayesfed.inference.variational.families import (
     ExponentFamily,
     Family,
@@ -145,7 +146,7 @@ def _check_amortised(pair: Pair, data: Dataset, by_row: Sequence[str], values: T
     name, guide = by_row[0], type(pair.guide).__name__
     expected = (
         f"no latents under the plate of rows in {guide}, whose parameters have the example's "
-        f"{len(data)} rows"
+        f"{plural(len(data), 'row')}"
     )
     hint = "an amortised guide, enumeration, or a plate named client"
     if isinstance(pair.model, PyroModule) and name in pair.model._pyro_samples:

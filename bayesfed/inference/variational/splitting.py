@@ -20,6 +20,7 @@ from torch import Tensor
 from bayesfed.data import Dataset
 from bayesfed.data.dataset import unchecked
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.plurals import plural
 from bayesfed.inference.variational.terms import (
     Node,
     Split,
@@ -162,7 +163,7 @@ class _Runs:
             for name, node in nodes.items():
                 if type(node["fn"]).__name__ == "_Subsample" and node["fn"].size == len(data):
                     raise _plate(name, len(wide), len(data)) from problem
-            problem.add_note(f"federated_svi ran the model on {len(wide)} rows")
+            problem.add_note(f"federated_svi ran the model on {plural(len(wide), 'row')}")
             raise
 
 
@@ -177,7 +178,7 @@ def check_scales(group: Group, wide: Group, count: int) -> None:
                 raise _plate(one.name, count, found)
         scales = [float(torch.as_tensor(of["scale"]).mean()) for of in (node, more)]
         if not near(*scales):
-            actual = f"{scales[0]:g} for {count} rows and {scales[1]:g} for more"
+            actual = f"{scales[0]:g} for {plural(count, 'row')} and {scales[1]:g} for more"
             hint = "no scale by numbers of rows: clients and batches are weighed outside the model"
             expected = "one for any number of rows"
             raise ArgumentError(f"site {name!r}, scale", expected, actual, hint)

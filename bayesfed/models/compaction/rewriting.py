@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.plurals import plural
 from bayesfed.models.compaction.forms import Csr, candidates, quickest
 from bayesfed.models.compaction.layout import channels_last, overwriting, pooled_first
 from bayesfed.models.compaction.pruned import Layer, Step, is_layer, pruned
@@ -36,7 +37,10 @@ class Chain(nn.Module):
         """Return the outputs."""
         if inputs.shape[-1:] != (self.width,):
             raise ArgumentError(
-                "compact", f"{self.width} inputs", tuple(inputs.shape), "inputs as in training"
+                "compact",
+                f"{plural(self.width, 'input')}",
+                tuple(inputs.shape),
+                "inputs as in training",
             )
         flat = inputs.reshape(math.prod(inputs.shape[:-1]), self.width)
         # Each thread has a cache of its own, and in each chunk all threads wait for each other

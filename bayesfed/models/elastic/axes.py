@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.plurals import plural
 
 
 class Axis(NamedTuple):
@@ -77,7 +78,7 @@ class Ties:
             raise ArgumentError(
                 where,
                 "channels that line up",
-                f"channels of {coarse.inner} and of {fine.inner} entries side by side",
+                f"channels of {coarse.inner} and of {plural(fine.inner, 'entry')} side by side",
                 "one layout for both",
             )
         factor, atom = coarse.inner // fine.inner, self.atom(fine.channels)

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from bayesfed.errors.plurals import plural
 from bayesfed.models.elastic.axes import Axes, Axis
 from bayesfed.models.elastic.calls import COUNTED, Call, Value
 from bayesfed.models.modules import ELEMENTWISE, SILENT
@@ -62,7 +63,8 @@ def convolution(call: Call) -> Axes:
             expected = "a convolution of one group, or a depthwise nn.Conv"
             call.refuse(
                 expected,
-                f"{groups} groups over {taken} channels, each with its own order",
+                f"{plural(groups, 'group')} over {plural(taken, 'channel')}, "
+                "each with its own order",
                 "groups=1",
             )
         root = call.root(before)

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from bayesfed.errors import DataError
 from bayesfed.errors.checks import SCALE, checked_class, number
+from bayesfed.errors.plurals import plural
 from bayesfed.models.likelihoods.rows import RowLikelihood, Scored, observed
 
 # Least distance of cumulative logits.
@@ -110,7 +111,7 @@ class Categorical:
             raise DataError("Categorical, weights", expected, self.weights, hint)
         least, most = map(int, targets.aminmax()) if targets.numel() else (0, 0)
         if not 0 <= least <= most < output.shape[1]:
-            outputs = f"a last layer with {most + 1} outputs"
+            outputs = f"a last layer with {plural(most + 1, 'output')}"
             raise DataError(
                 "Categorical labels",
                 f"0 to {output.shape[1] - 1}, the network's outputs",

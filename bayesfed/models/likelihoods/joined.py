@@ -14,6 +14,7 @@ from torch.distributions import constraints
 
 from bayesfed.errors import ArgumentError, DataError
 from bayesfed.errors.checks import SCALE, checked_class, one_of
+from bayesfed.errors.plurals import plural
 from bayesfed.models.likelihoods.classes import Categorical, labels_instead
 from bayesfed.models.likelihoods.rows import Likelihood, RowLikelihood, Scored, expected, outcomes
 
@@ -120,7 +121,10 @@ class Several(RowLikelihood):
         each fits.
         """
         if output.ndim != 2 or output.shape[1] != self.width:
-            expected, hint = f"outputs (B, {self.width})", f"a last layer with {self.width} outputs"
+            expected, hint = (
+                f"outputs (B, {self.width})",
+                f"a last layer with {plural(self.width or 0, 'output')}",
+            )
             raise DataError("Several", expected, tuple(output.shape), hint)
         made = self.given(output)
         if targets.shape != (len(output), *made.event_shape):

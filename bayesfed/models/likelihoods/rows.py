@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from bayesfed.errors import ArgumentError, DataError
+from bayesfed.errors.plurals import plural
 
 
 @runtime_checkable
@@ -164,7 +165,7 @@ class RowLikelihood:
         if output.ndim < 2 or size % most or width not in (None, size // most):
             expected = f"outputs (B, {f'{most} K' if width is None else most * width})"
             expected += f": predictors, and logarithms of {', '.join(free)}" if free else ""
-            hint = f"a last layer with {most * (width or 1)} outputs"
+            hint = f"a last layer with {plural(most * (width or 1), 'output')}"
             raise DataError(where, expected, tuple(output.shape), hint)
         with dist.validation_enabled(False):
             first = self.given(output[:1])
@@ -182,7 +183,8 @@ class RowLikelihood:
         if self.known:
             fits &= self.knowable.check(targets[:, -1])
         if not fits.all():
-            actual = f"{int((~fits).sum())} rows of others, such as {targets[~fits][0].tolist()}"
+            others = plural(int((~fits).sum()), "row")
+            actual = f"{others} of others, such as {targets[~fits][0].tolist()}"
             hint = "rows[rows that fit], or another likelihood"
             raise DataError(where, f"targets in the range of the likelihood{words}", actual, hint)
 

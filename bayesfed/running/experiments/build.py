@@ -11,6 +11,7 @@ import torch
 from bayesfed.data import Dataset, concatenated, federate, iid, split_rows
 from bayesfed.data.population import check_classes
 from bayesfed.errors import BayesfedError, DataError
+from bayesfed.errors.plurals import plural
 from bayesfed.federated import Algorithm, InProcess
 from bayesfed.federated.training.likelihoods import likelihoods_of
 from bayesfed.inference.objectives.likelihood import check_data
@@ -190,10 +191,10 @@ def _fitted(file: ExperimentFile, scope: Scope) -> tuple[Dataset, Dataset]:
     shape = tuple(train.inputs.shape[1:])
     numbers = train.targets.is_floating_point()
     wanted = tuple(train.targets.shape[1:]) if numbers else (scope.classes,)
-    of = f"with targets of shape {wanted}" if numbers else f"in {scope.classes} classes"
+    of = f"with targets of shape {wanted}" if numbers else f"in {plural(scope.classes, 'class')}"
     hint = (
         f"{_sizes(file, train, wanted)}; rows of the data are {shape}, "
-        f"{train.inputs[0].numel()} numbers each, {of}"
+        f"{plural(train.inputs[0].numel(), 'number')} each, {of}"
     )
     try:
         with torch.no_grad(), evaluating(net):

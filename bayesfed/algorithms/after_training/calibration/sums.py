@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy
 from bayesfed.algorithms.surveys import Asked, Limit
 from bayesfed.data import Dataset
 from bayesfed.errors import DataError, UndeterminedWarning
+from bayesfed.errors.plurals import plural
 from bayesfed.federated import Fit, LocalOptions, Model, Reducer
 from bayesfed.federated.aggregation.servers import PublishesModel, summed
 from bayesfed.federated.core import MODEL, Info, of, owned
@@ -135,7 +136,10 @@ class ScoreHistograms(Asked):
             if logits.shape[1] != self.classes:
                 found = logits.shape[1]
                 raise DataError(
-                    "calibrated", f"a network of {self.classes} outputs", found, f"classes={found}"
+                    "calibrated",
+                    f"a network of {plural(self.classes, 'output')}",
+                    found,
+                    f"classes={found}",
                 )
             p = (logits / float(message[TEMPERATURE])).softmax(1)
             owns = [data.targets == label for label in range(self.classes)]

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.errors import ArgumentError, DataError
+from bayesfed.errors.plurals import plural
 from bayesfed.federated import Model
 from bayesfed.models.calling import called
 from bayesfed.models.modules import evaluating, last_linear, noting
@@ -148,7 +149,7 @@ def features(net: nn.Module, parameters: Tree, inputs: Tensor) -> Tensor:
         raise DataError(
             "feature_density",
             "a last linear layer used once, on (B, d)",
-            f"{len(calls)} times, {tuple(calls[0][1].shape) if calls else ()}",
+            f"{plural(len(calls), 'time')}, {tuple(calls[0][1].shape) if calls else ()}",
             "mlp, cnn, resnet18",
         )
     return calls[0][1]

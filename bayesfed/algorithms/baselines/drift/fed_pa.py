@@ -34,6 +34,7 @@ from bayesfed.compress import Codec
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import number
+from bayesfed.errors.plurals import plural
 from bayesfed.federated import Algorithm, Descent, Fit, Link, LocalOptions, Training
 from bayesfed.federated.core import Around
 from bayesfed.federated.core.settings import with_settings
@@ -208,7 +209,7 @@ def _window(steps: int, burn_in: float, samples: int) -> int:
         raise ArgumentError(
             "fed_pa",
             "a step for each sample after the burn-in",
-            f"{steps} steps, {samples} samples",
+            f"{plural(steps, 'step')}, {plural(samples, 'sample')}",
             f"Training(steps={math.ceil(samples / (1 - burn_in))})",
         )
     return window

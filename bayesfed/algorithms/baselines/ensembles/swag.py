@@ -22,6 +22,7 @@ import torch
 from bayesfed.algorithms.baselines.ensembles.models import likelihood_of, model_of
 from bayesfed.algorithms.registry import recipe
 from bayesfed.errors.checks import number, whole
+from bayesfed.errors.plurals import plural
 from bayesfed.federated import Algorithm, Layer, Moment, Posterior, Update, layered
 from bayesfed.federated.core import Info, Inner, of, owned
 from bayesfed.inference.ensembles.weight_clouds import SwagPosterior
@@ -98,7 +99,7 @@ def swag(
             return ""
         return (
             f"the posterior is a point, since {taken} of two models or more were taken in "
-            f"{rounds} rounds; try rounds={begin + every + 1} or more"
+            f"{plural(rounds, 'round')}; try rounds={begin + every + 1} or more"
         )
 
     return replace(made, name="swag", posterior=posterior, unfinished=unfinished)

@@ -23,6 +23,7 @@ from bayesfed.algorithms.composing import Turn, compose
 from bayesfed.algorithms.registry import recipe
 from bayesfed.compress import Codec
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.plurals import plural
 from bayesfed.federated import Algorithm, Capacity, Link, Training
 from bayesfed.federated.core.settings import with_settings
 from bayesfed.federated.training.batch_norm import travelling
@@ -108,7 +109,7 @@ def split_mix(
         training=work,
         initial=initial,
         predictor=partial(model, count),
-        sizes={f"{able} nets": partial(model, able) for able in nets_of},
+        sizes={f"{plural(able, 'net')}": partial(model, able) for able in nets_of},
         view=view,
         capacity=capacity,
         codec=codec,

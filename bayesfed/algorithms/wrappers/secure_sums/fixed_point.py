@@ -17,6 +17,7 @@ import torch
 from bayesfed.algorithms.wrappers.secure_sums.primitives import LIMBS, Bits
 from bayesfed.errors import ArgumentError, UpdateError
 from bayesfed.errors.checks import checked_class, number, whole
+from bayesfed.errors.plurals import plural
 from bayesfed.federated import Kind, Slice, Update, Whole
 from bayesfed.trees import Tree, shapes
 
@@ -77,7 +78,7 @@ class FixedPoint:
             raise ArgumentError(
                 "secure",
                 f"{COARSEST} levels or more on each side of zero",
-                f"{self.levels}: 2**{self.bits - 1} for {self.participants} participants",
+                f"{self.levels}: 2**{self.bits - 1} for {plural(self.participants, 'participant')}",
                 "bits=64",
             )
 

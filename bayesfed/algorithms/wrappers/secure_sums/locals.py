@@ -33,6 +33,7 @@ from bayesfed.algorithms.wrappers.secure_sums.sessions import (
 from bayesfed.data import Dataset
 from bayesfed.data.files import make_private, write_whole
 from bayesfed.errors import CheckpointError
+from bayesfed.errors.plurals import plural
 from bayesfed.federated import Fit, LocalOptions
 from bayesfed.federated.core import Around
 from bayesfed.keys import Key
@@ -254,7 +255,9 @@ def _rows(message: Tree, name: str, length: int) -> list[bytes]:
     leaf = message[name]
     if leaf.dtype is not torch.uint8 or leaf.ndim != 2 or leaf.shape[1] != length or not len(leaf):
         raise refusal(
-            f"rows of {length} bytes in leaf {name!r}", f"{leaf.dtype} {tuple(leaf.shape)}", "shape"
+            f"rows of {plural(length, 'byte')} in leaf {name!r}",
+            f"{leaf.dtype} {tuple(leaf.shape)}",
+            "shape",
         )
     return [row.tobytes() for row in leaf.numpy()]
 

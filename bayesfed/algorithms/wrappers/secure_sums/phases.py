@@ -37,6 +37,7 @@ from bayesfed.algorithms.wrappers.secure_sums.unmasking import (
     Roster,
     Unmasked,
 )
+from bayesfed.errors.plurals import plural
 from bayesfed.federated import Assignment, Phase, Profile, Reducer, Server, Skip, published
 from bayesfed.federated.core import Info, seams
 from bayesfed.keys import Key
@@ -206,9 +207,8 @@ def enter_keys(
     stacked = np.array(keys, np.uint8).reshape(-1, KEYS)
     if chosen := choose(len(names)):
         return Roster(names, chosen.threshold, stacked, neighbours(len(names), chosen.neighbours))
-    reason = (
-        f"the round is lost: {len(names)} clients sent keys, too few to hide one among the others"
-    )
+    sent = f"{plural(len(names), 'client')} sent keys"
+    reason = f"the round is lost: {sent}, too few to hide one among the others"
     return Roster(names, 0, stacked, np.zeros((len(names), 0), np.int64), reason)
 
 

@@ -42,6 +42,7 @@ from bayesfed.algorithms.wrappers.secure_sums.sums import (
 from bayesfed.compress import Cast
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked
+from bayesfed.errors.plurals import plural
 from bayesfed.federated import Algorithm, Phase, Profile
 from bayesfed.federated.core import Conditions, seams
 from bayesfed.federated.engine.assembly import assembled
@@ -201,7 +202,7 @@ def _clipped_for(phase: Phase, point: FixedPoint, where: str) -> Phase:
         raise ArgumentError(
             where,
             f"rounding of at most a hundredth of the clip, {least:g}",
-            f"up to {slack:.2g} over {entries} entries",
+            f"up to {slack:.2g} over {plural(entries, 'entry')}",
             "bits=64",
         )
     return replace(phase, layers=tuple(layer.tightened(slack) for layer in phase.layers))

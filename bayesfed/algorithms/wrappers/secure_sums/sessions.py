@@ -27,6 +27,7 @@ from bayesfed.algorithms.wrappers.secure_sums.primitives import (
     digest,
 )
 from bayesfed.errors import UpdateError
+from bayesfed.errors.plurals import plural
 
 # Lengths in bytes: both public keys of a client; a sealed pair of shares; the digests of such a
 # pair.
@@ -157,7 +158,8 @@ class Session(BaseModel, ser_json_bytes="hex", val_json_bytes="hex"):
         ready = self.neighbours and self.masking
         if not ready or len(flags) != count or sum(flags) < self.threshold:
             raise refusal(
-                f"{self.threshold} or more partners among {count} neighbours, before any share is "
+                f"{self.threshold} or more partners among {plural(count, 'neighbour')}, "
+                "before any share is "
                 "given",
                 f"{sum(flags)} among {len(flags)}",
             )

@@ -20,6 +20,7 @@ from bayesfed.algorithms.wrappers.secure_sums.refusals import check_plan, exampl
 from bayesfed.compress import Cast, Codec
 from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError, UpdateError
+from bayesfed.errors.plurals import plural
 from bayesfed.federated import (
     Arrival,
     Assignment,
@@ -292,7 +293,7 @@ def check_count(clients: int, point: FixedPoint, round: int) -> None:
     if clients > point.participants:
         raise UpdateError(
             f"secure, round {round}",
-            f"at most {point.participants} clients",
+            f"at most {plural(point.participants, 'client')}",
             clients,
             f"participants={clients}, or a sampler of fewer",
         )

@@ -26,6 +26,7 @@ import numpy as np
 
 from bayesfed.data.files import pour
 from bayesfed.errors import CheckpointError
+from bayesfed.errors.plurals import plural
 from bayesfed.federated.clients.rosters import NONE, Numbers
 from bayesfed.federated.clients.serialisation import from_safetensors, to_safetensors
 from bayesfed.trees import Tree
@@ -171,7 +172,9 @@ class StoredMemories(Mapping[str, Tree]):
         return self._log.read(self._offsets[name])
 
     def __repr__(self) -> str:
-        return f"StoredMemories({len(self)} clients, {len(self._held)} of them not on disk)"
+        return (
+            f"StoredMemories({plural(len(self), 'client')}, {len(self._held)} of them not on disk)"
+        )
 
 
 def _size(tree: Tree) -> int:

@@ -14,6 +14,7 @@ import torch
 
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked_class, whole
+from bayesfed.errors.plurals import plural
 from bayesfed.federated.clients import ClientPool, Ranks
 from bayesfed.federated.core import Algorithm, Cost, Info, Profile, Update, of, owned, seams
 from bayesfed.federated.core.layering import only_phase
@@ -107,7 +108,7 @@ class FedBuff:
         if max(self.size, self.concurrency) > clients:
             raise ArgumentError(
                 where,
-                f"at most the {clients} clients of the pool",
+                f"at most the {plural(clients, 'client of the pool')}",
                 f"size {self.size}, concurrency {self.concurrency}",
                 f"FedBuff({min(self.size, clients)}, {min(self.concurrency, clients)})",
             )

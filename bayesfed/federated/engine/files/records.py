@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from bayesfed.data.files import pour
 from bayesfed.errors import CheckpointError
+from bayesfed.errors.plurals import plural
 from bayesfed.federated.core import Cost
 from bayesfed.federated.engine.reports import Record, Row
 
@@ -138,7 +139,7 @@ class RecordFile(Sequence[Record]):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"RecordFile({str(self.path)!r}, {len(self)} records)"
+        return f"RecordFile({str(self.path)!r}, {plural(len(self), 'record')})"
 
     def _index(self, length: int | None) -> None:
         with open(self._file, "rb", closefd=False) as file:
@@ -152,7 +153,7 @@ class RecordFile(Sequence[Record]):
         with self._told():
             content = os.pread(self._file, end - start, start)
             if len(content) != end - start:
-                raise ValueError(f"{len(content)} bytes in place of {end - start}")
+                raise ValueError(f"{plural(len(content), 'byte')} in place of {end - start}")
         return content
 
     @contextmanager
@@ -197,11 +198,11 @@ def history_in(folder: str | Path, earlier: Sequence[Record] = ()) -> RecordFile
         raise CheckpointError(
             f"records in {folder}",
             (
-                f"the {len(earlier)} records that the run goes on from"
+                f"the {plural(len(earlier), 'record')} that the run goes on from"
                 if len(earlier)
                 else "no records"
             ),
-            f"{len(history)} records, the last of round {history[-1].round}",
+            f"{plural(len(history), 'record')}, the last of round {history[-1].round}",
             "resume=newest(checkpoints) of that run, or another folder",
         )
     return history

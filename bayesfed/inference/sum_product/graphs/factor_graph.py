@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked_class
+from bayesfed.errors.plurals import plural
 from bayesfed.inference.sum_product.graphs.flat import Tables
 from bayesfed.inference.sum_product.graphs.lowering import lower
 from bayesfed.inference.sum_product.graphs.networks import collector_paused
@@ -62,7 +63,10 @@ class FactorGraph:
         count = math.prod(self.shape)
         if self.names is not None and len(self.names) != count:
             raise ArgumentError(
-                "FactorGraph.names", f"{count} names, one a variable", len(self.names), "names=None"
+                "FactorGraph.names",
+                f"{plural(count, 'name')}, one a variable",
+                len(self.names),
+                "names=None",
             )
 
     @property

@@ -6,6 +6,7 @@ import math
 import warnings
 
 from bayesfed.errors import ConvergenceWarning, MultistableWarning, UnverifiedWarning
+from bayesfed.errors.plurals import plural
 from bayesfed.inference.sum_product.result import Inferred
 from bayesfed.models.random_fields.grid import Grid
 
@@ -20,7 +21,7 @@ def warn_of(inferred: Inferred, tol: float) -> None:
     """
     if not inferred.converged:
         warnings.warn(
-            f"infer: after {inferred.sweeps} sweeps a message still changed by "
+            f"infer: after {plural(inferred.sweeps, 'sweep')} a message still changed by "
             f"{inferred.residual:.2g} nats (tol {tol:g}): marginals are "
             "those of an unfinished run; try more sweeps, damping=0.5, or a weaker coupling",
             ConvergenceWarning,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError
+from bayesfed.errors.plurals import plural
 from bayesfed.inference.sum_product.methods.regions.choice import Price, Scope
 
 
@@ -152,8 +153,8 @@ def _batch(
             raise ArgumentError(
                 "infer method 'gbp'",
                 "overlaps whose update is defined",
-                f"{sorted(region)} in {len(above[region])} regions, counted {counting[region]} "
-                "times",
+                f"{sorted(region)} in {plural(len(above[region]), 'region')}, "
+                f"counted {plural(counting[region], 'time')}",
                 "regions that overlap less, as regions=[(0, 1, 2), ...]",
             )
         for larger in above[region]:
