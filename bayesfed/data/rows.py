@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.readers.labels import class_numbers, named_numbers, regression_targets
-from bayesfed.errors import DataError
+from bayesfed.errors import DataError, LocalText
 
 # Pillow's modes with one byte per colour. 16-bit and floating-point images would be clipped to
 # bytes, not scaled.
@@ -46,7 +46,7 @@ def as_inputs(rows: Iterable[object], scale: float | None, at: Callable[[int], s
         if arrays and array.shape != arrays[0].shape:
             raise DataError(
                 at(number),
-                f"the shape of {at(0)}, {arrays[0].shape}",
+                LocalText(f"the shape of {at(0)}, {arrays[0].shape}"),
                 array.shape,
                 "resizing, cutting or padding to one shape",
             )

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import DataError
+from bayesfed.errors import DataError, LocalText
 from bayesfed.errors.checks import checked
 
 Records = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
@@ -76,7 +76,7 @@ def _read(
     )
     if missing := [name for name in names if not (home / name).is_file()]:
         raise DataError(
-            str(home),
+            LocalText(home),
             f"{', '.join(names)}, here or in {unpacked}"
             if len(missing) == len(names)
             else ", ".join(names),
@@ -99,7 +99,7 @@ def _records(path: Path, labels: int, classes: int) -> Records:
         size = path.stat().st_size
         if not size or size % length:
             raise DataError(
-                str(path),
+                LocalText(path),
                 f"a positive multiple of {length} bytes, a record each",
                 size,
                 "downloading it again",
@@ -107,10 +107,10 @@ def _records(path: Path, labels: int, classes: int) -> Records:
         records = np.fromfile(path, np.uint8).reshape(-1, length)
     except OSError as problem:
         raise DataError(
-            str(path), "a readable file", problem, "checking its permissions"
+            LocalText(path), "a readable file", problem, "checking its permissions"
         ) from problem
     if (highest := int(records[:, labels - 1].max())) >= classes:
         raise DataError(
-            str(path), f"labels from 0 to {classes - 1}", highest, "downloading it again"
+            LocalText(path), f"labels from 0 to {classes - 1}", highest, "downloading it again"
         )
     return records

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.data.dataset import Dataset
-from bayesfed.errors import DataError
+from bayesfed.errors import DataError, LocalText
 from bayesfed.errors.checks import checked
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -36,15 +36,17 @@ def read_idx(path: str | Path) -> Tensor:
     try:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError) as problem:
-        raise DataError(str(path), "a readable IDX file", problem, "checking the path") from problem
+        raise DataError(
+            LocalText(path), "a readable IDX file", problem, "checking the path"
+        ) from problem
     if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in _TYPES or len(raw) < 4 + 4 * raw[3]:
-        raise DataError(str(path), "an IDX header", raw[:4], "the original file")
+        raise DataError(LocalText(path), "an IDX header", raw[:4], "the original file")
     shape = tuple(int.from_bytes(raw[4 + 4 * axis : 8 + 4 * axis], "big") for axis in range(raw[3]))
     dtype = np.dtype(_TYPES[raw[2]])
     body = raw[4 + 4 * raw[3] :]
     if len(body) != math.prod(shape) * dtype.itemsize:
         raise DataError(
-            str(path),
+            LocalText(path),
             f"{math.prod(shape) * dtype.itemsize} bytes for shape {shape}",
             len(body),
             "downloading it again",
@@ -86,7 +88,7 @@ def _find(folder: Path, stem: str) -> Path:
         if (folder / name).is_file():
             return folder / name
     raise DataError(
-        str(folder),
+        LocalText(folder),
         f"{stem} or {stem}.gz",
         "no such file",
         "`apt-get install dataset-fashion-mnist`, or the folder that holds the four files",

@@ -10,7 +10,7 @@ import numpy as np
 
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.rows import as_inputs, check_mode, labelled, numbers_of
-from bayesfed.errors import DataError, needs
+from bayesfed.errors import DataError, LocalText, needs
 from bayesfed.errors.checks import Role, checked
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def from_image_folder(
     homes = [path.relative_to(folder).parts[0] for path in files]
 
     def at(row: int) -> str:
-        return str(files[row])
+        return LocalText(files[row])
 
     pictures = (_picture(path, size, colour) for path in files)
     return labelled(as_inputs(pictures, None, at), homes, classes, at)
@@ -76,24 +76,26 @@ def from_image_folder(
 def _files(folder: Path, suffixes: set[str]) -> Iterator[Path]:
     """Yield the image files of all classes in order of their names."""
     if not folder.is_dir():
-        raise DataError(str(folder), "a folder", "none", "checking the path")
+        raise DataError(LocalText(folder), "a folder", "none", "checking the path")
     inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     if loose := [path for path in inside if path.is_file() and path.suffix.lower() in suffixes]:
         raise DataError(
-            str(loose[0]),
+            LocalText(loose[0]),
             "pictures in a folder that names their class",
             "no such folder",
             "CLASS/a.png",
         )
     homes = [path for path in inside if path.is_dir()]
     if not homes:
-        raise DataError(str(folder), "a folder for each class", "none", "the folder above or below")
+        raise DataError(
+            LocalText(folder), "a folder for each class", "none", "the folder above or below"
+        )
     for home in homes:
         files = sorted(
             path for path in home.rglob("*") if path.is_file() and not path.name.startswith(".")
         )
         if not files:
-            raise DataError(str(home), "at least one picture", "none", "removing the folder")
+            raise DataError(LocalText(home), "at least one picture", "none", "removing the folder")
         yield from files
 
 
@@ -103,12 +105,14 @@ def _picture(path: Path, size: tuple[int, int] | None, colour: str) -> np.ndarra
 
     try:
         with Image.open(path) as opened:
-            check_mode(opened, str(path))
+            check_mode(opened, LocalText(path))
             picture: Image.Image = ImageOps.exif_transpose(opened).convert(
                 "RGB" if colour == "rgb" else "L"
             )
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError, SyntaxError) as problem:
-        raise DataError(str(path), "a picture", problem, "moving the file elsewhere") from problem
+        raise DataError(
+            LocalText(path), "a picture", problem, "moving the file elsewhere"
+        ) from problem
     if size is not None:
         picture = picture.resize((size[1], size[0]))
-    return numbers_of(picture, str(path))
+    return numbers_of(picture, LocalText(path))

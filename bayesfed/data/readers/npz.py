@@ -12,7 +12,7 @@ import torch
 from bayesfed.data.dataset import Dataset
 from bayesfed.data.readers.labels import meant
 from bayesfed.data.rows import labelled, scaled
-from bayesfed.errors import DataError
+from bayesfed.errors import DataError, LocalText
 from bayesfed.errors.checks import checked
 
 
@@ -63,14 +63,14 @@ def from_npz(
     ):
         if array.dtype.kind not in kinds:
             raise DataError(
-                f"{path}, {name}",
+                LocalText(f"{path}, {name}"),
                 "an array of numbers" if kinds == "biuf" else "integers or texts as labels",
                 array.dtype,
                 hint,
             )
     if values.ndim == 0 or labels.ndim == 0 or len(values) != len(labels) or not len(values):
         raise DataError(
-            f"{path}, {inputs} and {targets}",
+            LocalText(f"{path}, {inputs} and {targets}"),
             "as many rows, at least one",
             f"shapes {values.shape} and {labels.shape}",
             "np.savez(path, inputs=..., targets=...) of the same rows",
@@ -78,13 +78,13 @@ def from_npz(
     if channels_last:
         if values.ndim != 4:
             raise DataError(
-                f"{path}, {inputs}",
+                LocalText(f"{path}, {inputs}"),
                 "(N, rows, columns, channels)",
                 f"shape {values.shape}",
                 "channels_last=False",
             )
         values = np.moveaxis(values, -1, 1)
-    tensor, where = torch.from_numpy(scaled(values, scale)), f"{path}, {targets}"
+    tensor, where = torch.from_numpy(scaled(values, scale)), LocalText(f"{path}, {targets}")
     if regression:
         return Dataset(tensor, torch.from_numpy(labels.astype(np.float32)))
     if labels.ndim != 1:
@@ -95,7 +95,7 @@ def from_npz(
             "labels.argmax(1) if they are one-hot",
         )
     plain = (labels.astype(str) if labels.dtype.kind == "S" else labels).tolist()
-    return labelled(tensor, plain, classes, lambda row: f"{where}, row {row}")
+    return labelled(tensor, plain, classes, lambda row: LocalText(f"{where}, row {row}"))
 
 
 def _arrays(path: Path, *names: str) -> list[np.ndarray]:
@@ -108,7 +108,7 @@ def _arrays(path: Path, *names: str) -> list[np.ndarray]:
         with np.load(path, allow_pickle=False) as opened:
             if missing := [name for name in names if name not in opened.files]:
                 raise DataError(
-                    str(path),
+                    LocalText(path),
                     f"an array {missing[0]!r}",
                     f"{', '.join(opened.files) or 'none'}",
                     (
@@ -120,11 +120,14 @@ def _arrays(path: Path, *names: str) -> list[np.ndarray]:
             return [opened[name] for name in names]
     except (OSError, EOFError, zipfile.BadZipFile) as problem:
         raise DataError(
-            str(path), "a readable npz file", problem, "np.savez(path, ...)"
+            LocalText(path), "a readable npz file", problem, "np.savez(path, ...)"
         ) from problem
     except ValueError as problem:
         if isinstance(problem, DataError):
             raise
         raise DataError(
-            str(path), "arrays of numbers or texts", problem, "saving array.astype(str) or (float)"
+            LocalText(path),
+            "arrays of numbers or texts",
+            problem,
+            "saving array.astype(str) or (float)",
         ) from problem

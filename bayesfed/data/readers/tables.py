@@ -15,7 +15,7 @@ from bayesfed.data.dataset import Dataset
 from bayesfed.data.partition import by_domain, federate
 from bayesfed.data.readers.labels import meant
 from bayesfed.data.rows import labelled
-from bayesfed.errors import ArgumentError, DataError
+from bayesfed.errors import ArgumentError, DataError, LocalText
 from bayesfed.errors.checks import ITSELF, Role, checked
 from bayesfed.errors.plurals import plural
 
@@ -153,7 +153,7 @@ def from_csv(
                     continue
                 if len(cells) != len(heading):
                     raise DataError(
-                        f"{path}, line {reader.line_num}",
+                        LocalText(f"{path}, line {reader.line_num}"),
                         f"{plural(len(heading), 'cell')}, as in the first line",
                         len(cells),
                         "quotes around cells that hold the delimiter",
@@ -163,30 +163,34 @@ def from_csv(
     except FileNotFoundError as problem:
         there = sorted(file.name for file in path.parent.glob(f"*{path.suffix}"))
         raise DataError(
-            str(path),
+            LocalText(path),
             "a file",
             "none of this name",
             meant(path.name, there) if there else f"a path that begins in {Path.cwd()}",
         ) from problem
     except (OSError, UnicodeError, LookupError, csv.Error) as problem:
         hint = "encoding='latin-1' or another, or a file that was saved anew"
-        raise DataError(str(path), f"a readable table in {encoding}", problem, hint) from problem
+        raise DataError(
+            LocalText(path), f"a readable table in {encoding}", problem, hint
+        ) from problem
     if not rows:
         raise DataError(
-            str(path), "a line of names and at least one row", "no rows", "another file"
+            LocalText(path), "a line of names and at least one row", "no rows", "another file"
         )
 
     def column(name: str) -> list[str]:
         return [cells[heading.index(name)] for cells in rows]
 
     def at(row: int) -> str:
-        return f"{path}, line {lines[row]}, column {label!r}"
+        return LocalText(f"{path}, line {lines[row]}, column {label!r}")
 
     marks = decimal, thousands
     numbers = _numbers(path, rows, lines, wanted, heading, marks)
     inputs = torch.from_numpy(np.array(numbers, np.float32))
     domains = (
-        _names(column(domain), lines, f"{path}, column {domain!r}") if domain is not None else ()
+        _names(column(domain), lines, LocalText(f"{path}, column {domain!r}"))
+        if domain is not None
+        else ()
     )
     targets = column(label)
     if regression:
@@ -195,7 +199,9 @@ def from_csv(
     return (
         data
         if client is None
-        else federate(data, by_domain(_names(column(client), lines, f"{path}, column {client!r}")))
+        else federate(
+            data, by_domain(_names(column(client), lines, LocalText(f"{path}, column {client!r}")))
+        )
     )
 
 
@@ -210,24 +216,27 @@ def _wanted(
     """Return the positions of the columns of inputs."""
     if not any(heading):
         raise DataError(
-            str(path), "a first line with the columns' names", "nothing", "another file"
+            LocalText(path), "a first line with the columns' names", "nothing", "another file"
         )
     if other := [mark for mark in DELIMITERS if mark in heading[0] and len(heading) == 1]:
         decimal = ", decimal=','" if other[0] == ";" else ""
         raise DataError(
-            f"{path}, line 1",
+            LocalText(f"{path}, line 1"),
             f"names of columns with {delimiter!r} between them",
             f"one name that holds {other[0]!r}",
             f"delimiter={other[0]!r}{decimal}",
         )
     if double := [name for name in dict.fromkeys(heading) if heading.count(name) > 1]:
         raise DataError(
-            f"{path}, line 1", "distinct names of columns", f"{double[0]!r} twice", "renaming one"
+            LocalText(f"{path}, line 1"),
+            "distinct names of columns",
+            f"{double[0]!r} twice",
+            "renaming one",
         )
     for name in (label, *names, *(columns or ())):
         if name not in heading:
             raise DataError(
-                f"{path}, line 1",
+                LocalText(f"{path}, line 1"),
                 f"a column {name!r}",
                 f"{plural(len(heading), 'other')}",
                 meant(name, heading),
@@ -236,7 +245,7 @@ def _wanted(
     chosen = others if columns is None else list(columns)
     if not chosen or label in chosen:
         raise DataError(
-            f"{path}, columns",
+            LocalText(f"{path}, columns"),
             "columns of inputs beside the label",
             "none" if not chosen else f"the label {label!r} among them",
             "columns=None" if others else "a table with more columns",
@@ -307,7 +316,7 @@ def _numbers(
     if "." in rows[row][place] and marks[0] != ".":
         hint = f"thousands='.', or decimal='.', where decimal={marks[0]!r} now"
     raise DataError(
-        f"{path}, line {lines[row]}, column {heading[place]!r}",
+        LocalText(f"{path}, line {lines[row]}, column {heading[place]!r}"),
         "a finite number",
         f"{rows[row][place]!r}{more if len(bad) > 1 else ''}",
         hint,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from bayesfed.errors import DataError, needs
+from bayesfed.errors import DataError, LocalText, needs
 
 Made = TypeVar("Made")
 
@@ -87,7 +87,7 @@ def offline(what: str, name: str | Path, load: Callable[[], Made]) -> Made:
         return load()
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as problem:
         raise DataError(
-            str(name),
+            LocalText(name),
             f"{what} on this machine",
             str(problem).strip().partition("\n")[0],
             f"a folder that holds one, such as minilm_folder() after {_COMMAND}",

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from bayesfed.data.arrays import as_tensor
 from bayesfed.data.partition import held_out
-from bayesfed.errors import ArgumentError, DataError
+from bayesfed.errors import ArgumentError, DataError, LocalText
 from bayesfed.errors.checks import Role, checked
 from bayesfed.errors.plurals import plural
 from bayesfed.keys import Key
@@ -185,7 +185,7 @@ def sentiment(
         )
     folder = Path(folder)
     if missing := [_FILES[name] for name in domains if not (folder / _FILES[name]).is_file()]:
-        raise DataError(str(folder), ", ".join(missing), "no such files", _COMMAND)
+        raise DataError(LocalText(folder), ", ".join(missing), "no such files", _COMMAND)
     rows = [
         (
             text,
@@ -197,7 +197,9 @@ def sentiment(
         if neutral or rating > threshold or rating < -threshold
     ]
     if not rows:
-        raise DataError(str(folder), f"ratings beyond {threshold}", "none", "a smaller threshold")
+        raise DataError(
+            LocalText(folder), f"ratings beyond {threshold}", "none", "a smaller threshold"
+        )
     texts, labels, homes = zip(*rows, strict=True)
     return Texts(texts, torch.tensor(labels), homes)
 
@@ -223,7 +225,7 @@ def _rated(path: Path) -> Iterator[tuple[str, float, str]]:
                 raise ValueError("no text")
         except ValueError as problem:
             raise DataError(
-                f"{path}, line {number}",
+                LocalText(f"{path}, line {number}"),
                 "an id, a rating from -4 to 4 and a text in UTF-8, by tabs",
                 problem,
                 "the published file",

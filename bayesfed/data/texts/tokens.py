@@ -26,6 +26,7 @@ from bayesfed.errors import (
     ArgumentError,
     CacheWarning,
     DataError,
+    LocalText,
     MissingExtraError,
     complain,
     needs,
@@ -81,7 +82,7 @@ def tokenised(
             return Dataset(_kept(file, (len(texts), length)), texts.labels, domains=domains)
         except ValueError as problem:
             text = complain(
-                str(file),
+                LocalText(file),
                 expected="the tokens that were kept",
                 actual=problem,
                 hint="nothing: they are made again",
@@ -106,7 +107,10 @@ def _tokens(texts: Sequence[str | tuple[str, str]], folder: Path, length: int) -
     )
     if loaded.pad_token is None:
         raise DataError(
-            str(folder), "a tokenizer with a token for padding", "one without", "a pad_token there"
+            LocalText(folder),
+            "a tokenizer with a token for padding",
+            "one without",
+            "a pad_token there",
         )
     pairs = [text for text in texts if isinstance(text, tuple)]
     if length <= (added := loaded.num_special_tokens_to_add(pair=bool(pairs))):

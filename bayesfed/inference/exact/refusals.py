@@ -124,8 +124,9 @@ def check_observed(nodes: Nodes, others: Nodes) -> None:
             continue
         # What a mask leaves out counts for nothing.
         if outside := int((~inside & (node["log_prob"] != 0)).sum()):
-            expected, hint = f"values in {supports[0]}", "such values, or another distribution"
-            actual = f"{outside} of {inside.numel()} outside"
+            # The bounds of a support may be cells, as trials are, and stay at the site.
+            expected, hint = "values in its support", "such values, or another distribution"
+            actual = f"{outside} of {inside.numel()} outside of {supports[0]}"
             raise PosteriorError(f"site {name!r}, observed", expected, actual, hint)
 
 

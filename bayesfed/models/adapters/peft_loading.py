@@ -12,7 +12,7 @@ import torch
 from pydantic import BaseModel, FiniteFloat, PositiveInt, ValidationError, model_validator
 from torch import nn
 
-from bayesfed.errors import DataError, UpdateError
+from bayesfed.errors import DataError, LocalText, UpdateError
 from bayesfed.errors.checks import checked
 from bayesfed.keys import Key
 from bayesfed.models.adapters.lora import lora
@@ -95,7 +95,7 @@ def load_peft(net: nn.Module, folder: str | Path) -> nn.Module:
     modules = dict(net.named_modules())
     if strangers := sorted({*names, *heads} - modules.keys()):
         raise DataError(
-            str(path),
+            LocalText(path),
             "layers of this network",
             f"others: {strangers[:3]}",
             "the network that was adapted",
@@ -113,7 +113,7 @@ def load_peft(net: nn.Module, folder: str | Path) -> nn.Module:
     )
     expected = shapes(trainable(made))
     try:
-        check_shapes(values, expected, where=f"{path}, rank {config.r}")
+        check_shapes(values, expected, where=LocalText(f"{path}, rank {config.r}"))
     except UpdateError as problem:
         raise DataError(str(problem)) from None
     with torch.no_grad():
@@ -136,14 +136,14 @@ def _config(path: Path) -> Settings:
         return Settings.model_validate(json.loads(path.read_bytes()))
     except ValidationError as problem:
         raise DataError(
-            str(path),
+            LocalText(path),
             "plain LoRA of one rank",
             "; ".join(f"{'.'.join(map(str, one['loc']))} {one['msg']}" for one in problem.errors()),
             "merging it into the weights with peft",
         ) from None
     except (OSError, ValueError, AttributeError, RecursionError) as problem:
         raise DataError(
-            str(path), "the settings of an adapter as JSON", problem, "save_peft"
+            LocalText(path), "the settings of an adapter as JSON", problem, "save_peft"
         ) from problem
 
 
@@ -154,7 +154,7 @@ def _tensors(path: Path) -> Tree:
 
     if not path.is_file() and path.with_suffix(".bin").is_file():
         raise DataError(
-            str(path),
+            LocalText(path),
             "safetensors",
             "a pickle, which may run code",
             "peft's save_pretrained of today",
@@ -162,7 +162,9 @@ def _tensors(path: Path) -> Tree:
     try:
         tensors = load(path.read_bytes())
     except (OSError, SafetensorError) as problem:
-        raise DataError(str(path), "a safetensors file", problem, "save_peft") from problem
+        raise DataError(LocalText(path), "a safetensors file", problem, "save_peft") from problem
     if strangers := sorted(name for name in tensors if not name.startswith(ROOT)):
-        raise DataError(str(path), f"names that begin with {ROOT!r}", strangers[:3], "save_peft")
+        raise DataError(
+            LocalText(path), f"names that begin with {ROOT!r}", strangers[:3], "save_peft"
+        )
     return tensors

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed.data.texts.pretrained import model_folder, offline
-from bayesfed.errors import ArgumentError, DataError, needs
+from bayesfed.errors import ArgumentError, DataError, LocalText, needs
 from bayesfed.errors.checks import check, checked, number, whole
 from bayesfed.keys import Key
 from bayesfed.models.nets.building_blocks import initialised
@@ -160,7 +160,10 @@ def _loaded(folder: Path, dropout: float) -> nn.Module:
     ):
         # Transformers would go on with random numbers in their place.
         raise DataError(
-            str(folder), "all weights of the model", f"no {missing[:3]}", "the published files"
+            LocalText(folder),
+            "all weights of the model",
+            f"no {missing[:3]}",
+            "the published files",
         )
     if isinstance(pooler, nn.Module):
         body.pooler = None
