@@ -9,7 +9,8 @@ Each call must end in an error of the package, or have a documented meaning
 and every hint of a role is held against it (`tests.support.hints`). The kinds of errors that once
 passed in silence stay closed by tests of their own (`parts/contracts/kinds.py`). Random hostile
 formulas of regressions are refused and do nothing, legal ones mean what they say
-(`parts/contracts/formulas.py`).
+(`parts/contracts/formulas.py`). No cell of a row is in what a site sends, and experiments that
+differ have different fingerprints (`parts/contracts/letters.py`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections import Counter
 
 from parts.contracts.formulas import hostile_refused, legal_accepted
 from parts.contracts.kinds import KINDS, still_open
+from parts.contracts.letters import told_apart, without_cells
 from parts.shared.parts import command_line
 from parts.shared.targets import at_least, target
 from tqdm import tqdm
@@ -76,6 +78,8 @@ def main() -> int:
         closed(),
         hostile_refused(),
         legal_accepted(),
+        without_cells(),
+        told_apart(),
     ]
     return 0 if all(met) else 1
 

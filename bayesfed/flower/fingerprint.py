@@ -5,8 +5,9 @@ A part is described by what it computes: numbers, words, tensors (their bytes), 
 dataclasses, attributes of objects, architectures of networks with the values of their frozen
 parameters, and the source text of a user's functions and classes with their default arguments, what
 they close over, and the helper functions and constants that they use. Code of installed libraries
-that this package builds on counts by its name; this package's own by its version. Of the state only
-names, shapes and types count, since its values travel.
+that this package builds on counts by its name; this package's own by its version. Of the state, of
+first values and of rows only names, shapes and types count: values of a server travel, and rows
+must not, nor their digests.
 
 Nothing of it depends on the order of hashes, on addresses, on bytecode or on the process. Python
 floats count with ten digits, since means of columns may differ in their last bits between machines.
@@ -38,6 +39,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesfed import __version__
+from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import Algorithm
 from bayesfed.keys import Key
@@ -131,15 +133,17 @@ class _Description:
     """What values are, as texts by path. What was described once is known by its identity."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[object, Entries]] = {}
+        self._known: dict[tuple[int, bool], tuple[object, Entries]] = {}
         self._open: list[object] = []
+        # Whether what holds the value is of this package: trees there are states.
+        self._ours = False
 
     def of(self, value: object) -> Entries:
         """Return the entries of a value."""
         if (text := _plain(value)) is not None:
             return {(): text}
-        if id(value) in self._known:
-            return self._known[id(value)][1]
+        if (id(value), self._ours) in self._known:
+            return self._known[id(value), self._ours][1]
         for number, outer in enumerate(reversed(self._open)):
             if outer is value:
                 return {(): f"what is {number} levels above"}
@@ -151,19 +155,36 @@ class _Description:
                 "an algorithm without such a value",
             )
         self._open.append(value)
+        before = self._ours
+        if not isinstance(value, Mapping | list | tuple | functools.partial):
+            named = isinstance(value, types.FunctionType | type)
+            self._ours = _root(value if named else type(value)) == OWN
         try:
             entries = _limited(dict(self._entered(value)), MOST_INSIDE)
         finally:
             self._open.pop()
+            self._ours = before
         # The value is held too, so that no other gets its identity.
-        self._known[id(value)] = value, entries
+        self._known[id(value), before] = value, entries
         return entries
 
     def _inside(self, path: str, value: object) -> Iterator[tuple[Path, str]]:
         yield from _below((path,), self.of(value)).items()
 
+    def _part(self, path: str, value: object) -> Iterator[tuple[Path, str]]:
+        """Describe a part of a mapping or sequence; a tensor in one of this package's own, such as
+        a state or an example, by its shape.
+        """
+        if self._ours and isinstance(value, Tensor):
+            yield (path,), _shape(value)
+        else:
+            yield from self._inside(path, value)
+
     def _entered(self, value: Any) -> Iterator[tuple[Path, str]]:  # noqa: PLR0912 a case a kind
-        if isinstance(value, functools.partial):
+        if isinstance(value, Dataset):
+            # Rows: not even a digest of them may leave a site.
+            yield (), f"rows {_shape(value.inputs[:0])}, {_shape(value.targets[:0])}"
+        elif isinstance(value, functools.partial):
             yield from self._inside("function", value.func)
             for number, part in enumerate(value.args):
                 yield from self._inside(str(number), part)
@@ -184,7 +205,7 @@ class _Description:
         elif isinstance(value, Mapping):
             yield (), f"{_name(type(value))} of {len(value)}"
             for name, part in value.items():
-                yield from self._inside(_key(name), part)
+                yield from self._part(_key(name), part)
         elif isinstance(value, set | frozenset):
             yield (), f"{_name(type(value))} of {len(value)}"
             texts = sorted(json.dumps(sorted(map(str, self.of(one).items()))) for one in value)
@@ -193,7 +214,7 @@ class _Description:
             yield (), f"{_name(type(value))} of {len(value)}"
             names = getattr(value, "_fields", range(len(value)))
             for name, part in zip(names, value, strict=True):
-                yield from self._inside(str(name), part)
+                yield from self._part(str(name), part)
         elif is_dataclass(value):
             yield from self._class_of(value)
             ours = _is_library(type(value))
@@ -455,6 +476,10 @@ def _limited(entries: Entries, most: int) -> Entries:
 
 def _short(name: str) -> str:
     return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}... {_digest(name)}"
+
+
+def _shape(leaf: Tensor) -> str:
+    return f"{leaf.dtype} {tuple(leaf.shape)}"
 
 
 def _tensor(leaf: Tensor) -> str:

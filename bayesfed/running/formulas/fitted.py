@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from bayesfed.errors import needs
+from bayesfed.errors import ArgumentError, needs
 from bayesfed.errors.checks import COUNT, ITSELF, PART, check, checked, one_of
 from bayesfed.inference.exact.posterior import ExactPosterior
 from bayesfed.inference.exact.traced import doubled
@@ -26,6 +26,9 @@ from bayesfed.running.formulas.prepared import prepared
 from bayesfed.running.launch import run
 from bayesfed.running.result import Result
 from bayesfed.trees import Tree
+
+# What is known of the memory of a client that is elsewhere, as over Flower, in place of the memory.
+SLOT = "slot.round"
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -278,7 +281,8 @@ class Regression:
         Raises
         ------
         ArgumentError, DataError
-            As `regression`; and if the site is not one of the fit.
+            As `regression`; and if the site is not one of the fit, or its own effects are not here,
+            as after a run over Flower, where they stay at the sites.
         """
         pandas = needs("pandas", "formulas")
         column = self.design.site
@@ -325,8 +329,13 @@ class Regression:
     def _values(self, count: int, seed: int, site: str = "") -> Tree:
         """Return draws of all unknowns, own ones of a site that is given."""
         posterior = self.posterior
-        if site:
-            posterior = posterior.at_client(self._memory(site))
+        if site and any(group.own for group in self.model.groups):
+            memory = self._memory(site)
+            if SLOT in memory:
+                expected, actual = "a site whose own effects are here", "one that keeps them"
+                hint = 'site="", for a site that was not there; own effects never leave a site'
+                raise ArgumentError("regression, site", expected, actual, hint)
+            posterior = posterior.at_client(memory)
         generator = Key(seed, "regression", "draws").generator()
         weights = posterior.verdict.weights
         places = torch.multinomial(weights, count, replacement=True, generator=generator)
