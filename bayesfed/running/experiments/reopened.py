@@ -87,9 +87,9 @@ def _opened(
 ) -> Result | Regression:
     """Return the result of a snapshot: of a regression, which says what it is, the fit."""
     check("open, seed", snapshot.seed if seed is None else seed, one_of([snapshot.seed]))
-    fitted = None
-    if REGRESSION in snapshot.origin:
-        record = snapshot.origin[REGRESSION]
+    fitted, origin = None, snapshot.origin if algorithm is None else algorithm.origin
+    if REGRESSION in origin:
+        record = origin[REGRESSION]
         fitted = Prepared(*of_record(record), {}, record.get("least_rows"), record.get("secure"))
         algorithm = algorithm or fitted.algorithm
     if algorithm is None:

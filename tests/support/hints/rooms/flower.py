@@ -20,9 +20,12 @@ from bayesfed.federated import Digital, Profile
 from bayesfed.flower import Experiment, Flower
 from bayesfed.flower.client_app import client_name, forward, respond
 from bayesfed.flower.experiment import load
-from bayesfed.flower.letters import Answer, Hello, Name, read_reply, read_request
+from bayesfed.flower.fingerprint import parts_of
+from bayesfed.flower.letters import Answer, Hello, Name, Question, read_reply, read_request
 from bayesfed.flower.memories import PHASE, ROUND, RemoteMemories
 from bayesfed.flower.server_app import serve
+from bayesfed.flower.site import Site
+from bayesfed.flower.site_log import print_log
 from bayesfed.flower.starting import new_app
 from bayesfed.flower.worker import serve as listen
 from tests.flower.flower_grid import FakeGrid, PlainMail, sites
@@ -151,10 +154,35 @@ def instead(letter):
     replied(lambda reply: replace(reply, content=letter.write()))
 
 
-def mistaken():
-    """Ask a client what is meant for another one."""
-    handle = next(iter(sites(avg(), PARTS, folder()).values()))
-    sys.stdout.write(read_reply(handle(QUESTION.write())).reason)
+def mistaken(name="client-000", experiment="", phases=None):
+    """Ask a client what is meant for another one, or of another experiment; its log is printed."""
+    print_log()
+    given = Experiment(algorithm=avg(), data=PARTS.get, rounds=1)
+    task = replace(QUESTION.task, client="client-000")
+    site = Site(name, given, folder())
+    reply = read_reply(site.handle(Question(task, None, experiment=experiment).write()))
+    if reply.stage == "letter":
+        sys.stdout.write(reply.reason)
+
+
+def described(value=1.0):
+    """Return the parts of an experiment with a value."""
+    return parts_of(replace(avg(), origin={"value": value}))
+
+
+def nested():
+    """Return a value that is nested too deeply."""
+    value = []
+    for _ in range(100):
+        value = [value]
+    return value
+
+
+def sourceless():
+    """Return a function without source text."""
+    names = {}
+    exec("def function():\n    return 1\n", names)
+    return names["function"]
 
 
 def served(**changes):
@@ -238,7 +266,7 @@ CASES = [
     (lambda: load(f"{HERE}:nothing"), "return Experiment(...)", lambda: load(f"{HERE}:tiny")),
     (lambda: asked(["other"]), "one experiment on both sides", asked),
     (lambda: asked(kind="answer"), "one version of bayesfed on both sides", asked),
-    (lambda: asked(version=3), "one version of bayesfed on both sides", asked),
+    (lambda: asked(version=2), "one version of bayesfed on both sides", asked),
     (cut, "sending it again", asked),
     (
         lambda: restored({"feedback/x": torch.zeros(1)}),
@@ -286,7 +314,32 @@ CASES = [
         replied,
     ),
     (lambda: instead(Answer("x", 0, "train", stage="fit", reason="boom")), "boom", None),
-    (mistaken, "this is client", None),
+    (
+        lambda: mistaken("client-001"),
+        "a name of its own for each node",
+        lambda: mistaken("client-000"),
+    ),
+    (
+        lambda: mistaken(experiment="another"),
+        "one experiment on both sides",
+        lambda: mistaken(experiment=Experiment(algorithm=avg(), data=PARTS.get).fingerprint),
+    ),
+    (lambda: described(nested()), "an algorithm without such a value", described),
+    (
+        lambda: described(sourceless()),
+        "def in a file that both sides have",
+        lambda: described(nested),
+    ),
+    (
+        lambda: listen(Worker(), str(folder() / "s"), "no such group"),
+        "a group of this machine that this user is in",
+        lambda: at_socket(print),
+    ),
+    (
+        lambda: Experiment(algorithm=avg(), data=3),
+        "lambda client: Dataset(inputs, targets)",
+        lambda: Experiment(algorithm=avg(), data=lambda client: PARTS[client]),
+    ),
     (lambda: app(True), "another folder", lambda: app(False)),
     (
         lambda: at_socket(lambda socket: listen(Worker(), socket)),

@@ -1,6 +1,7 @@
 """Messages of `federated_svi` of a model alone."""
 
 import functools
+import tempfile
 import warnings
 from dataclasses import replace
 
@@ -256,6 +257,11 @@ CASES = [
     (lambda: few(least_rows=6), "least_rows=5", lambda: few(least_rows=5)),
     (lambda: few(least_rows=6), "a run without this site", lambda: regression(least_rows=6)),
     (few, "secure=", lambda: few(secure=4)),
+    (
+        lambda: bf.federated_svi(line, vault=tempfile.mkdtemp()),
+        "secure=, the largest number of sites",
+        lambda: bf.federated_svi(line, vault=tempfile.mkdtemp(), secure=3),
+    ),
     (few, "a larger site", regression),
     (few, "least_rows=", lambda: few(least_rows=1)),
     (

@@ -2,13 +2,16 @@
 
 import datetime
 import io
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pandas as pd
+import torch
 
 import bayesfed as bf
 from bayesfed.running.formulas.prepared import prepared
+from bayesfed.running.formulas.records import of_record
 
 COMPLETE = (
     "bayesfed/models/regression",
@@ -88,6 +91,15 @@ def read(names, lines, delimiter, decimal):
 
 HOSPITALS = {"a": FRAME.assign(x1=FRAME["x"], x2=FRAME["x"] ** 2, hospital=FRAME["grade"])}
 MIXED = {"a": FRAME, "b": FRAME.assign(k="text")}
+
+
+def elsewhere():
+    """Return a fit whose sites keep their own effects."""
+    fit, model = fitted(), made("y ~ x + (1 | site)", data={"a": FRAME, "b": FRAME}).model
+    memories = {"a": {"slot.round": torch.zeros(1)}}
+    snapshot = replace(fit.result.snapshot, memories=memories)
+    return replace(fit, model=model, result=replace(fit.result, snapshot=snapshot))
+
 
 CASES = [
     (
@@ -325,4 +337,14 @@ CASES = [
     (lambda name: fitted().without(name), "c"),
     (lambda name: fitted().without("a").without(name), "a"),
     (lambda name: fitted().predict(FRAME, site=name), "c"),
+    (
+        lambda: elsewhere().predict(FRAME, site="a"),
+        'site=""',
+        lambda: fitted().predict(FRAME, site=""),
+    ),
+    (
+        lambda: of_record({}),
+        "open(folder, algorithm=prepared(...).algorithm)",
+        lambda: made("y ~ x").algorithm,
+    ),
 ]

@@ -10,6 +10,8 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pyro
 import pyro.distributions as dist
 from pyro.infer.autoguide import AutoNormal
@@ -18,7 +20,7 @@ import bayesfed as bf
 from bayesfed.cli import runs
 from bayesfed.cli.main import main
 from bayesfed.errors import ConvergenceWarning
-from bayesfed.federated import evaluate
+from bayesfed.federated import checkpoint, evaluate
 from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.running import Folder, report
 from bayesfed.running.experiments import experiment
@@ -140,6 +142,27 @@ def begun():
     return folder
 
 
+@functools.cache
+def asked():
+    """Return a regression before its fit."""
+    rows = np.arange(8.0)
+    return bf.running.prepared("y ~ x", {"a": pd.DataFrame({"x": rows, "y": rows % 3})})
+
+
+@functools.cache
+def regressed():
+    """Return the end of its run."""
+    return bf.run(asked().algorithm, asked().clients, progress=False).snapshot
+
+
+def checkpointed(origin=None):
+    """Return a folder with the checkpoint of a regression."""
+    folder = new() / "checkpoints"
+    origin = regressed().origin if origin is None else origin
+    checkpoint(folder).save(replace(regressed(), origin=origin))
+    return folder
+
+
 def opened(folder, **options):
     """Open a folder of results."""
     return bf.open(folder, **options)
@@ -166,6 +189,12 @@ CASES = [
         lambda: opened(kept(), seed=7, algorithm=done().algorithm),
         "0",
         lambda: opened(kept(), seed=0, algorithm=done().algorithm),
+    ),
+    (lambda: opened(checkpointed(), seed=7), "0", lambda: opened(checkpointed(), seed=0)),
+    (
+        lambda: opened(checkpointed({"regression": {}})),
+        "open(folder, algorithm=prepared(...).algorithm)",
+        lambda: opened(checkpointed({"regression": {}}), algorithm=asked().algorithm),
     ),
     # What a result is asked for.
     (
