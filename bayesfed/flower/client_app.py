@@ -18,8 +18,9 @@ socket                socket of its worker (`bayesfed.flower.worker`), which has
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from multiprocessing.connection import Client
+from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,10 @@ from bayesfed.flower.site_log import log, print_log
 if TYPE_CHECKING:
     from flwr.app import Context, Message
     from flwr.clientapp import ClientApp
+
+# How long a letter waits for a worker that is being started, and how often it looks.
+WORKER_WAIT_S = 60.0
+POLL_S = 0.2
 
 __all__ = ["app", "client_app", "client_name", "respond"]  # noqa: F822 app is created at first use
 
@@ -81,7 +86,7 @@ def respond(letter: bytes, node: Mapping[str, Any], run: Mapping[str, Any]) -> b
 
 def _answered(letter: bytes, node: Mapping[str, Any], run: Mapping[str, Any]) -> bytes:
     if "socket" in node:
-        return forward(str(node["socket"]), letter)
+        return forward(str(node["socket"]), letter, wait_s=WORKER_WAIT_S)
     if "experiment" not in run:
         raise ArgumentError(
             "run-config", "experiment", sorted(run), 'experiment="experiment:experiment"'
@@ -96,8 +101,17 @@ def _answered(letter: bytes, node: Mapping[str, Any], run: Mapping[str, Any]) ->
     )
 
 
-def forward(socket: str, letter: bytes) -> bytes:
+def forward(socket: str, letter: bytes, *, wait_s: float = 0.0) -> bytes:
     """Send a letter to the worker at a socket, without pickling, and return its answer.
+
+    Parameters
+    ----------
+    socket
+        Path of the socket.
+    letter
+        The letter.
+    wait_s
+        Seconds to wait for a worker that does not listen yet: it is being started.
 
     Raises
     ------
@@ -105,7 +119,7 @@ def forward(socket: str, letter: bytes) -> bytes:
         If no worker listens at the socket, or it stops before it has answered.
     """
     try:
-        with Client(socket, family="AF_UNIX") as connection:
+        with _connect(socket, wait_s) as connection:
             connection.send_bytes(letter)
             return connection.recv_bytes()
     except (OSError, EOFError) as problem:
@@ -115,6 +129,18 @@ def forward(socket: str, letter: bytes) -> bytes:
             f"{problem!r} at {socket!r}",
             "python -m bayesfed.flower.worker --socket ...",
         ) from problem
+
+
+def _connect(socket: str, wait_s: float) -> Connection:
+    """Return a connection to a worker, which may start within these seconds."""
+    end = time.monotonic() + wait_s
+    while True:
+        try:
+            return Client(socket, family="AF_UNIX")
+        except (FileNotFoundError, ConnectionRefusedError):
+            if time.monotonic() >= end:
+                raise
+            time.sleep(POLL_S)
 
 
 def client_name(node: Mapping[str, Any]) -> str:

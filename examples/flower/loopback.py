@@ -265,7 +265,7 @@ class Loopback:
             (self.folder / part).mkdir(parents=True, exist_ok=True)
         trust, said = ["--insecure"], "insecure = true"
         if self.secure:
-            make_certificates(self.folder, HOST)
+            make_certificates(self.folder, [HOST])
             trust = [
                 "--ssl-ca-certfile",
                 AUTHORITY,

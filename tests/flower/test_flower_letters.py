@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from multiprocessing.connection import Listener
 
 import pytest
 
@@ -420,6 +421,28 @@ def test_a_group_may_use_the_socket_of_a_worker_and_nobody_else(tmp_path):
     socket = tmp_path / "w.sock"
     assert permissions_while_serving(socket, group=group.gr_name) == (0o660, group.gr_gid)
     assert permissions_while_serving(socket)[0] & 0o077 == 0
+
+
+def test_a_letter_waits_for_a_worker_that_is_being_started(tmp_path):
+    socket = tmp_path / "w.sock"
+
+    def serve_until_stopped():
+        with contextlib.suppress(SystemExit):
+            serve(Echo(), socket)
+
+    starting = threading.Timer(0.5, serve_until_stopped)
+    starting.start()
+    assert forward(str(socket), b"letter", wait_s=30.0) == b"letter"
+    with pytest.raises(ArgumentError, match="EOFError"):
+        forward(str(socket), b"stop")
+    starting.join()
+    # What a worker that was killed leaves: a socket at which nobody listens.
+    Listener(str(socket), family="AF_UNIX")._listener._socket.close()
+    assert socket.is_socket()
+    start = time.monotonic()
+    with pytest.raises(ArgumentError, match="ConnectionRefusedError"):
+        forward(str(socket), b"letter", wait_s=0.4)
+    assert time.monotonic() - start >= 0.4
 
 
 def test_a_socket_for_a_group_that_is_not_there_is_refused_and_removed(tmp_path):
