@@ -13,7 +13,8 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from multiprocessing.connection import Listener
+from socket import AF_UNIX
+from socket import socket as unix_socket
 
 import pytest
 
@@ -437,8 +438,8 @@ def test_a_letter_waits_for_a_worker_that_is_being_started(tmp_path):
         forward(str(socket), b"stop")
     starting.join()
     # What a worker that was killed leaves: a socket at which nobody listens.
-    Listener(str(socket), family="AF_UNIX")._listener._socket.close()
-    assert socket.is_socket()
+    with unix_socket(AF_UNIX) as abandoned:
+        abandoned.bind(str(socket))
     start = time.monotonic()
     with pytest.raises(ArgumentError, match="ConnectionRefusedError"):
         forward(str(socket), b"letter", wait_s=0.4)

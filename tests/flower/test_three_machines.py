@@ -113,7 +113,12 @@ def test_the_tutorial_works_as_written_and_keeps_its_promises():
         check_permissions(network)
         wait_for(lambda: len(page.rounds()) >= 3, "three rounds")
         page.follow("systemctl kill")
+        before = len(page.rounds())
+        page.follow("resume=true")
         wait_for(network.file("centre", f"{RESULTS}/rounds.txt").exists, "the end of the run")
+        numbers = [report["round"] for report in page.rounds()]
+        assert numbers[:before] == list(range(before))
+        assert numbers[-1] == 9
         page.follow("bf.open(")
         assert not page.blocks
 

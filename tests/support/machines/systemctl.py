@@ -86,17 +86,28 @@ def keep(name: str) -> None:
             )
         (RUNNING / name).write_text(f"{os.getpid()} {process.pid}")
         process.wait()
-        # As systemd does, leave nothing of the unit.
-        kill(process.pid, signal.SIGKILL)
         if one(settings, "Restart") != "always":
             return
         time.sleep(float(one(settings, "RestartSec", "0.1")))
 
 
-def kill(group: int, number: signal.Signals) -> None:
-    """Send a signal to all processes of a session's first group."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, number)
+def family_of(process: int) -> list[int]:
+    """Return a process and all that it started, and they started."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+    family = [process]
+    for member in family:
+        family += [child for child, parent in parents.items() if parent == member]
+    return family
+
+
+def kill(family: list[int], number: signal.Signals) -> None:
+    """Send a signal to processes."""
+    for process in family:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, number)
 
 
 def start(name: str) -> None:
@@ -119,11 +130,12 @@ def stop(name: str) -> None:
     if (RUNNING / name).exists():
         keeper, process = map(int, (RUNNING / name).read_text().split())
         os.kill(keeper, signal.SIGKILL)
-        kill(process, signal.SIGTERM)
+        family = family_of(process)
+        kill([process], signal.SIGTERM)
         end = time.monotonic() + STOP_S
         while time.monotonic() < end and Path(f"/proc/{process}").exists():
             time.sleep(0.1)
-        kill(process, signal.SIGKILL)
+        kill(family, signal.SIGKILL)
         (RUNNING / name).unlink()
 
 
@@ -147,7 +159,7 @@ def main() -> None:
             start(name)
     elif verb == "kill" and words[0] == "--signal=KILL":
         for name in names:
-            kill(int((RUNNING / name).read_text().split()[1]), signal.SIGKILL)
+            kill(family_of(int((RUNNING / name).read_text().split()[1])), signal.SIGKILL)
     elif verb != "daemon-reload":
         raise SystemExit(f"this systemctl has no {verb}")
 

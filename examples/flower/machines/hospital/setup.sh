@@ -8,10 +8,10 @@ name=$1 address=$2
 
 # Two users: fednode runs what comes from outside, feddata owns the rows. feddata is in the group of
 # fednode, so that it may hand the socket to it.
-id fednode &> /dev/null || useradd --system --user-group --no-create-home --home-dir /nonexistent \
-  --shell /usr/sbin/nologin fednode
-id feddata &> /dev/null || useradd --system --user-group --no-create-home --home-dir /nonexistent \
-  --shell /usr/sbin/nologin --groups fednode feddata
+id fednode &> /dev/null || useradd --system --user-group --no-create-home \
+  --home-dir /var/lib/bayesfed-node --shell /usr/sbin/nologin fednode
+id feddata &> /dev/null || useradd --system --user-group --no-create-home \
+  --home-dir /var/lib/bayesfed-worker --shell /usr/sbin/nologin --groups fednode feddata
 install -d -m 755 /etc/bayesfed
 install -d -o feddata -g feddata -m 700 /srv/bayesfed
 install -m 644 "$authority" /etc/bayesfed/ca.pem
