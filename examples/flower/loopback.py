@@ -96,7 +96,7 @@ class Loopback:
             "FLWR_HOME": str(self.folder / "flwr"),
             "PATH": f"{binaries}:{os.environ.get('PATH', '')}",
         }
-        self.port = _free_port()
+        self.port = free_port()
 
     def __enter__(self) -> Self:
         """Start everything and wait until all nodes are online."""
@@ -223,7 +223,7 @@ class Loopback:
             "--host",
             HOST,
             "--port",
-            str(_free_port()),
+            str(free_port()),
             "--node-config",
             said,
         ]
@@ -388,7 +388,8 @@ def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
         os.killpg(process.pid, number)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of loopback at which nothing listens."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])

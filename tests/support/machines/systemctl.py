@@ -26,11 +26,11 @@ STOP_S = 10.0
 NGINX = {"ExecStart": ["nginx -g 'daemon off;'"]}
 
 
-def read(name: str) -> dict[str, list[str]]:
+def read(name: str, folder: Path = UNITS) -> dict[str, list[str]]:
     """Return the settings of a unit; one that is there more than once has several values."""
     if name == "nginx":
         return NGINX
-    text = (UNITS / f"{name}.service").read_text()
+    text = (folder / f"{name}.service").read_text()
     text = re.sub(r"^[#;].*\n", "", text, flags=re.MULTILINE).replace("\\\n", " ")
     settings: dict[str, list[str]] = {}
     for line in text.splitlines():
@@ -54,15 +54,20 @@ def environment_of(settings: dict[str, list[str]]) -> dict[str, str]:
     return environment | dict(line.split("=", 1) for line in lines)
 
 
+def command_of(settings: dict[str, list[str]], environment: dict[str, str]) -> list[str]:
+    """Return the words of a unit's command, with its variables."""
+    return [
+        re.sub(r"\$\{(\w+)\}", lambda found: environment[found[1]], word)
+        for word in shlex.split(one(settings, "ExecStart"))
+    ]
+
+
 def keep(name: str) -> None:
     """Start a unit, and again whenever it has ended."""
     settings = read(name)
     user = one(settings, "User", "root")
     environment = environment_of(settings)
-    command = [
-        re.sub(r"\$\{(\w+)\}", lambda found: environment[found[1]], word)
-        for word in shlex.split(one(settings, "ExecStart"))
-    ]
+    command = command_of(settings, environment)
     for kind, root in (("RuntimeDirectory", "/run"), ("StateDirectory", "/var/lib")):
         for folder in settings.get(kind, []):
             path = Path(root) / folder
