@@ -70,10 +70,34 @@ def checked(
     moments are checked of `values` of the points.
     """
     found = answered(question, answer, prior, seed)
-    verdict = weights(found)
-    good = weighing.trusted(verdict, verdict, values(found["points"]))
+    verdict, good = judge(question | found, values)
     code = weighing.EXACT if good else weighing.GAUSSIAN
     return found | {"verdict": torch.tensor([code, *verdict[:4]], dtype=torch.float64)}
+
+
+def judge(state: Tree, values: weighing.Values = weighing.same) -> tuple[weighing.Verdict, bool]:
+    """Return what the weights of all points say, and whether the points, with these weights, are of
+    the posterior (`weighing.trusted`): the one rule behind every status that says so, of a run and
+    of a posterior without some of the sites.
+
+    Parameters
+    ----------
+    state
+        Points of all rounds with the log joint density at each, what they were drawn from, and the
+        question of the last round.
+    values
+        What second moments of points are checked of.
+    """
+    verdict, asked = weights(state), sum(counts(state))
+    last = {
+        "points": state["points"][-asked:],
+        "value": state["value"][-asked:],
+        "mix/centre": state["centre"],
+        "mix/basis": state["basis"],
+        "mix/share": state["notes"][:, 0],
+    }
+    alone = verdict if asked == len(state["points"]) else weights(last)
+    return verdict, weighing.trusted(alone, verdict, lambda: values(state["points"]))
 
 
 def weights(state: Tree) -> weighing.Verdict:

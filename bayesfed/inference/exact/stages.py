@@ -23,7 +23,7 @@ from torch import Tensor
 
 from bayesfed.inference.exact import points, steps, weighing
 from bayesfed.inference.exact.asking import LOWEST
-from bayesfed.inference.exact.checking import answered, weights
+from bayesfed.inference.exact.checking import answered, judge
 from bayesfed.trees import Tree
 
 FORM, MODE, GAUSSIAN, IMPORTANCE, DONE, FIT = range(6)
@@ -235,16 +235,12 @@ def _weighed(state: Tree, answer: Tree, prior: Tensor | float, values: weighing.
     """
     number = int(state["stage"][1]) - 1
     more = answered(state, answer, prior, seed(number))
-    alone = found = weights(more)
     if number:
         more = {name: torch.cat([state[name], leaf]) for name, leaf in more.items()}
-        found = weights(more)
-    status = weighing.GAUSSIAN
-    if weighing.trusted(alone, found, values(more["points"])):
-        several = int((_shares(state) > LEAST).sum()) > 1
-        done = weighing.ADAPTED if number else weighing.EXACT
-        status = weighing.SEVERAL if several else done
-    state = state | more | {"verdict": numbers(status, *found[:4])}
+    state = state | more
+    found, good = judge(state, values)
+    status = trusted_status(state) if good else weighing.GAUSSIAN
+    state = state | {"verdict": numbers(status, *found[:4])}
     hopeless = number >= weighing.REFITS or found.ess < state["points"].shape[1]
     if hopeless or status != weighing.GAUSSIAN:
         return state | {"stage": numbers(DONE, number + 1, 0)}
@@ -252,6 +248,13 @@ def _weighed(state: Tree, answer: Tree, prior: Tensor | float, values: weighing.
     if not number:
         each.append((_laplace(state, best_mode(state)), numbers(BESIDE)[0]))
     return _asked(state, each)
+
+
+def trusted_status(state: Tree) -> int:
+    """Return the status of points that are of the posterior (`checking.judge`)."""
+    if "mode/level" in state and int((_shares(state) > LEAST).sum()) > 1:
+        return weighing.SEVERAL
+    return weighing.ADAPTED if state["stage"][1] > 1 else weighing.EXACT
 
 
 def _shares(state: Tree) -> Tensor:

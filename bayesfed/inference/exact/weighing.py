@@ -21,9 +21,10 @@ from bayesfed.trees import Tree
 GOOD, USABLE, EFFICIENT = 0.5, 0.5, 0.6
 # Variance in squares of the mean, of a value that varies by rounding alone.
 CONSTANT = 1e-24
-# Most rounds after the first, and the statuses.
+# Most rounds after the first, and the statuses; the last one is never a run's, but that of points
+# whose weights leave sites out and are not even any more.
 REFITS = 4
-EXACT, ADAPTED, GAUSSIAN, SEVERAL, NO_MODE, FREE = range(6)
+EXACT, ADAPTED, GAUSSIAN, SEVERAL, NO_MODE, FREE, UNEVEN = range(7)
 
 
 # From points ``(n, d)`` to the values ``(n, m)`` whose second moments are to be covered.
@@ -88,17 +89,17 @@ def judged(log_ratios: Tensor) -> Verdict:
     )
 
 
-def trusted(alone: Verdict, found: Verdict, values: Tensor) -> bool:
+def trusted(alone: Verdict, found: Verdict, values: Callable[[], Tensor]) -> bool:
     """Return whether a round's points alone have even weights, and the weights of all points say
     that they are of the posterior: their own tail, and those of weights times squared distances
     of values ``(n, m)`` from their means, which tell of regions that few points are in. Values are
     those of points, and on their sites' own scale as well: an sd rests on its largest ones, which
-    its logarithm does not show.
+    its logarithm does not show. They are asked for only where the rest holds.
     """
     if max(alone.k_hat, found.k_hat) > GOOD or alone.ess < EFFICIENT * len(alone.weights):
         return False
     # Weights of points none of which has a density are even.
-    return found.log_evidence > LOWEST / 2 and not sparse(found.weights, values)
+    return found.log_evidence > LOWEST / 2 and not sparse(found.weights, values())
 
 
 def sparse(weights: Tensor, values: Tensor) -> bool:
