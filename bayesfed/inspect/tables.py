@@ -113,13 +113,16 @@ def round_table(history: Sequence[Record], *, every: int = 1) -> str:
 
 
 @checked()
-def score_table(scores: Mapping[str, Mapping[str, float]], *, heading: str = "rows of") -> str:
+def score_table(
+    scores: Mapping[str, Mapping[str, float | str]], *, heading: str = "rows of"
+) -> str:
     """Return a table of scores, one line for each name.
 
     Parameters
     ----------
     scores
-        Scores by name, such as `Result.scores`, or those of several methods.
+        Scores by name, such as `Result.scores`, those of several methods, or
+        `ExactPosterior.by_site`.
     heading
         Heading of the first column.
     """

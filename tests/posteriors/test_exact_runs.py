@@ -78,7 +78,9 @@ def test_it_is_the_conjugate_posterior_with_its_evidence(found):
 
 
 def test_the_posterior_without_a_site_is_that_of_the_others(found):
-    without = found.posterior.without(found.snapshot.memories["s1"])
+    # A third of the rows is much: even weights would be "exact" (`test_without_sites`).
+    with pytest.warns(UndeterminedWarning, match="uneven weights.*means are off by about 0.02 sds"):
+        without = found.posterior.without(found.snapshot.memories["s1"])
     inputs, targets = rows()
     others = torch.arange(60) % 3 != 1
     mean, sds, evidence = exact(inputs[others], targets[others])

@@ -19,13 +19,10 @@ from bayesfed.inference.exact.at_values import constant, nodes
 from bayesfed.inference.exact.drawn import drawn
 from bayesfed.inference.exact.form import Form
 from bayesfed.inference.exact.traced import doubled
-from bayesfed.inference.exact.weighted import Weighted
+from bayesfed.inference.exact.weighted import CLOSE, Weighted
 from bayesfed.inference.variational.terms import axes_of, total_of
 from bayesfed.keys import Key
 from bayesfed.trees import Tree
-
-# Nats by which sites' log likelihoods may be off their sum, by rounding.
-CLOSE = 0.01
 
 
 @dataclass(frozen=True)
@@ -67,14 +64,15 @@ class ExactPosterior(Weighted):
 
     @checked()
     def log_likelihoods(self, key: Key, memories: Mapping[str, Tree]) -> Tree:
-        """Return the log density in nats of each site's rows at the draw of `draw` for this key;
-        nothing unless those of all rows are known, as under secure sums.
+        """Return the log density in nats of the rows of each site that is not left out, at the draw
+        of `draw` for this key; nothing unless those of all rows are known, as they are not under
+        secure sums.
         """
         kept, number = self.kept(memories), self._place(key)
-        found = {name: leaf[number].float() for name, leaf in kept.items()}
+        found = {name: kept[name][number].float() for name in self.sites_in(memories)}
         with doubled():
             prior = self.traced.log_prior(self.state["points"][number])
-        rest = (self.state["value"] - self.less)[number] - prior
+        rest = self._left["value"][number] - prior
         return found if abs(float(rest - sum(found.values()))) < CLOSE else {}
 
     @checked()

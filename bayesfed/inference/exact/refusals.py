@@ -54,6 +54,20 @@ def not_kept(leaf: str, memory: Kept) -> PosteriorError:
     return PosteriorError(f"posterior, {leaf}", expected, sorted(memory), hint)
 
 
+def is_left_out() -> PosteriorError:
+    """Return the error of a site whose rows this posterior does not have any more."""
+    expected, actual = "a site whose rows are in the posterior", "one that is left out"
+    hint = "the memory of another site, or result.posterior, which has all rows"
+    return PosteriorError("posterior, memory", expected, actual, hint)
+
+
+def is_its_own() -> PosteriorError:
+    """Return the error of the client whose own latents were drawn given the rows to leave out."""
+    expected, actual = "a site other than that of at_client", "the same one"
+    hint = "result.posterior.without(memory), which draws no own latents"
+    return PosteriorError("posterior, memory", expected, actual, hint)
+
+
 class Wide(TorchFunctionMode):
     """Make doubles of what a model casts to 32 bits, as labels often are, and of tensors of 32 bits
     where they do not go with doubles, as constants, buffers and frozen weights.

@@ -24,9 +24,9 @@ from bayesfed.trees import Shapes, Tree, under
 
 # What sites say in the first round: the form of their rows, its squares, whether they have any.
 FORM, SQUARES, SITES = "form", "squares", "sites"
-# Names of a site's log likelihoods, of where their points are, and of draws of its own latents, in
-# its memory, by the round's seed.
-KEPT, AT, OWN = "value", "at", "own"
+# Names of a site's log likelihoods, of where their points are, of draws of its own latents, and of
+# a number that no other site has, in its memory, by the round's seed.
+KEPT, AT, OWN, MARK = "value", "at", "own", "mark"
 # Says in a site's memory that model and rows fit together.
 CHECKED = "checked"
 
@@ -114,6 +114,7 @@ class AnswerLocal:
             kept = {
                 f"{KEPT}/{seed}": answer["value"].float().double() + answer["level"].sum(),
                 f"{AT}/{seed}": message["centre"][0],
+                f"{MARK}/{seed}": torch.tensor([key.child("mark").integer()]),
             }
             if own:
                 own.check(near)

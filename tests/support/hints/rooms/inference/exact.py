@@ -225,6 +225,36 @@ def logged(inputs, targets=None, centre=0.0, inside=lambda at: at):
         pyro.sample("y", dist.Normal(mean, 1.0), obs=targets)
 
 
+def left_out(name):
+    """Leave a site out."""
+    return done().posterior.leave_out(done().snapshot.memories[name])
+
+
+def twice(name="s0"):
+    """Leave the first site out, and another or the same."""
+    return left_out("s0").leave_out(done().snapshot.memories[name])
+
+
+def everybody():
+    """Leave out all sites, the last with a warning."""
+    memories = done().snapshot.memories
+    return left_out("s0").leave_out(memories["s1"]).without(memories["s2"])
+
+
+def levels(inputs, targets=None):
+    """State rows by a line and a level of their site."""
+    beta = pyro.sample("beta", dist.Normal(torch.zeros(2), 10.0).to_event(1))
+    with pyro.plate("client", 1):
+        level = pyro.sample("level", dist.Normal(torch.tensor(0.0), 1.0))
+    with pyro.plate("rows", len(inputs)):
+        pyro.sample("y", dist.Normal(inputs @ beta + level, 1.0), obs=targets)
+
+
+def own_of(name):
+    """Return what a site with a level keeps."""
+    return done(levels).snapshot.memories[name]
+
+
 CASES = [
     (lambda: batches(2), "pyro.plate('rows', len(inputs))", batches),
     (lambda: lagged(column=False), "a column with the lag", lambda: lagged(column=True)),
@@ -300,6 +330,28 @@ CASES = [
         lambda: done().posterior.without({}),
         "snapshot.memories[name] of a run in this process, without secure sums",
         lambda: done().posterior.without(done().snapshot.memories["s0"]).k_hat,
+    ),
+    (twice, "the memory of another site", lambda: twice("s1")),
+    (twice, "or result.posterior, which has all rows", lambda: left_out("s0").draw(bf.Key(0))),
+    (
+        lambda: left_out("s0").at_client(done().snapshot.memories["s0"]),
+        "the memory of another site",
+        lambda: left_out("s0").at_client(done().snapshot.memories["s1"]),
+    ),
+    (
+        lambda: done(levels).posterior.at_client(own_of("s0")).leave_out(own_of("s0")),
+        "result.posterior.without(memory)",
+        lambda: done(levels).posterior.leave_out(own_of("s0")),
+    ),
+    (
+        lambda: done().posterior.without(done().snapshot.memories["s0"]),
+        "a fit of the other sites alone",
+        lambda: run({name: CLIENTS[name] for name in ("s1", "s2")}),
+    ),
+    (
+        everybody,
+        "draw_prior(key)",
+        lambda: done().posterior.draw_prior(bf.Key(0)),
     ),
     (lambda memories: [*done().posterior.by_site(memories)], "s0"),
     (lambda name: done().posterior.constants[name], "beta.maen"),
