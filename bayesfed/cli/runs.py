@@ -11,20 +11,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from bayesfed.data.files import write_whole, writing
-from bayesfed.errors import ArgumentError, BayesfedError
+from bayesfed.errors import ArgumentError, BayesfedError, needs
 from bayesfed.federated import Callback, ClientPool, Ranks, Snapshot, checkpoint, newest
 from bayesfed.federated.clients import led, one_thread
 from bayesfed.inference.evaluation.scoring import CalibrationBins, calibration_bins
 from bayesfed.inspect import plot_partition, plot_reliability, save
 from bayesfed.inspect.learning_curves import plot_curves, scored
 from bayesfed.inspect.tables import latex
+from bayesfed.models.regression.tables import Frame
 from bayesfed.running import Folder, run, scoring
 from bayesfed.running import open as opened
 from bayesfed.running.experiments.build import Built, build, seeds
 from bayesfed.running.experiments.experiment import ExperimentFile
 from bayesfed.running.folders import CHECKPOINTS
 from bayesfed.running.folders import save as save_run
-from bayesfed.running.formulas.fitted import Regression
+from bayesfed.running.formulas.fitted import Regression, plot_coefficients
+from bayesfed.running.formulas.refits import Refits
 from bayesfed.running.reporting.card import write_card
 from bayesfed.running.scores import further_scores, predictive
 from bayesfed.running.settings import note_versions, read_json, write_json
@@ -153,7 +155,8 @@ def _run(
         own = scores(built.own) if built.own else None
         if built.regression:
             section, made = built.regression
-            fit = Regression(made.design, made.model, result)
+            refits = Refits(made, seed, progress)
+            fit = Regression(made.design, made.model, result, refits=refits)
             say(str(fit).partition("\n")[0])
             for name, table in fit.tables(section.new()).items():
                 write_whole(path / f"{name}.csv", table.to_csv().encode())
@@ -208,14 +211,30 @@ def _pictures(folder: Folder, seed: int) -> Iterator[tuple[str, Axes]]:
         return
     built = build(folder.file, seed)
     if built.regression:
-        fit = cast(Regression, opened(folder.path, seed=seed))
-        yield "coefficients", fit.plot()
+        # Fits without a site that a run made are in its table, and are not made again.
+        if (table := _coefficients(folder.seed(seed))) is None:
+            yield "coefficients", cast(Regression, opened(folder.path, seed=seed)).plot()
+        else:
+            yield "coefficients", plot_coefficients(table)
     elif not built.test.targets.is_floating_point():
         partition = plot_partition(built.clients)
         partition.set_title(f"seed {seed}", loc="left", fontsize=9)
         yield "partition", partition
         if bins := _bins(folder, built):
             yield "reliability", plot_reliability({f"seed {seed}": bins})
+
+
+def _coefficients(path: Path) -> Frame | None:
+    """Return the coefficients that a run of a regression wrote, as `Regression.tables`; None where
+    they are not there, or without the status of each fit.
+    """
+    file = path / "coefficients.csv"
+    if not file.is_file():
+        return None
+    # A site may be called "NA".
+    read = needs("pandas", "formulas").read_csv
+    table = read(file, index_col="coefficient", keep_default_na=False, dtype={"without": str})
+    return table if "status" in table else None
 
 
 def _bins(folder: Folder, built: Built) -> CalibrationBins | None:

@@ -5,7 +5,8 @@ them, or of several methods; ranks of simulation-based calibration.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from bayesfed.errors import ArgumentError
 from bayesfed.errors.checks import checked, whole
 from bayesfed.federated import Posterior
 from bayesfed.inference.evaluation.ranks import RankStatistics
+from bayesfed.inference.exact.weighted import TRUSTED, Weighted
 from bayesfed.inspect.figures import finished, given_or_new
 from bayesfed.keys import Key
 
@@ -39,7 +41,9 @@ def plot_intervals(
     Parameters
     ----------
     posteriors
-        By name, such as ``{"all": posterior, **posterior.without_each(memories)}``.
+        By name, such as ``{"all": posterior, **posterior.without_each(memories)}``. Exact ones
+        whose `status` is not "exact" or "adapted" have it in the legend, open marks and dotted
+        lines.
     draws, seed
         Draws of each, at least 100, and what names them.
     axes
@@ -55,11 +59,46 @@ def plot_intervals(
     if not posteriors:
         hint = "{'all': result.posterior}"
         raise ArgumentError("plot_intervals", "at least one posterior", "none", hint)
-    return intervals({name: _drawn(one, draws, seed) for name, one in posteriors.items()}, axes)
+    drawn, statuses = dict[str, dict[str, Interval]](), dict[str, str]()
+    for name, posterior in posteriors.items():
+        if isinstance(posterior, Weighted) and posterior.lack:
+            statuses[name] = posterior.status
+        values = _drawn(posterior, draws, seed).items()
+        drawn[name] = {value: interval_of(sample) for value, sample in values}
+    return intervals(drawn, axes, statuses)
 
 
-def intervals(drawn: Mapping[str, Mapping[str, np.ndarray]], axes: Axes | None) -> Axes:
-    """Plot what `plot_intervals` does of draws of each value by its name."""
+class Interval(NamedTuple):
+    """Mean, sd, and the ends of the central 90 % interval of a value."""
+
+    mean: float
+    sd: float
+    low: float
+    high: float
+
+
+def interval_of(sample: np.ndarray) -> Interval:
+    """Return mean, sd and interval of draws ``(n,)``."""
+    low, high = np.quantile(sample, ENDS)
+    return Interval(float(sample.mean()), float(sample.std()), float(low), float(high))
+
+
+def intervals(
+    drawn: Mapping[str, Mapping[str, Interval]],
+    axes: Axes | None,
+    statuses: Mapping[str, str] = MappingProxyType({}),
+) -> Axes:
+    """Plot what `plot_intervals` does.
+
+    Parameters
+    ----------
+    drawn
+        Intervals of each value by its name, by the name of the posterior.
+    axes
+        Axes to draw on; None for those of a new figure.
+    statuses
+        What the legend says of posteriors by their names, as `ExactPosterior.status`.
+    """
     first, *others = drawn.values()
     names = [name for name in first if all(name in one for one in others)]
     if not 0 < len(names) <= MOST:
@@ -67,23 +106,41 @@ def intervals(drawn: Mapping[str, Mapping[str, np.ndarray]], axes: Axes | None) 
         raise ArgumentError("plot_intervals", f"1 to {MOST} shared values", len(names), hint)
     axes = given_or_new(axes, width=6.4, height=1.2 + len(names) * (0.12 + 0.14 * len(drawn)))
     labels = []
-    for place, name in enumerate(names):
-        mean, sd = first[name].mean(), max(first[name].std(), 1e-300)
-        labels.append(f"{name}   {mean:.3g} ({sd:.2g})")
-        for number, one in enumerate(drawn.values()):
-            scaled = (one[name] - mean) / sd
+    styles = {
+        name: ("-", f"C{number}") if _is_trusted(statuses.get(name, "")) else (":", "none")
+        for number, name in enumerate(drawn)
+    }
+    for place, value in enumerate(names):
+        mean, sd = first[value].mean, max(first[value].sd, 1e-300)
+        labels.append(f"{value}   {mean:.3g} ({sd:.2g})")
+        for number, (name, each) in enumerate(drawn.items()):
+            interval = each[value]
+            middle = (interval.mean - mean) / sd
+            low = (interval.low - mean) / sd
+            high = (interval.high - mean) / sd
             height = place + 0.8 * ((number + 0.5) / len(drawn) - 0.5)
-            low, high = np.quantile(scaled, ENDS)
-            axes.hlines(height, low, high, color=f"C{number}", linewidth=1.5)
-            axes.plot(scaled.mean(), height, "o", color=f"C{number}", markersize=4)
-    for number, name in enumerate(drawn):
-        axes.plot([], [], "o-", color=f"C{number}", markersize=4, label=name)
+            line, face = styles[name]
+            color = f"C{number}"
+            axes.hlines(height, low, high, color=color, linewidth=1.5, linestyle=line)
+            axes.plot(middle, height, "o", color=color, markerfacecolor=face, markersize=4)
+    for number, (name, (line, face)) in enumerate(styles.items()):
+        label = ": ".join(filter(None, [name, statuses.get(name)]))
+        color = f"C{number}"
+        axes.plot([], [], f"o{line}", color=color, markerfacecolor=face, markersize=4, label=label)
     axes.axvline(0, color="0.5", linewidth=0.8)
     axes.set_yticks(range(len(names)), labels, fontsize=8)
     axes.invert_yaxis()
-    xlabel = f"mean and 90% interval, in sds of {next(iter(drawn))!r} from its mean"
+    reference = next(iter(drawn))
+    xlabel = f"mean and 90% interval, in sds of {reference!r} from its mean"
     finished(axes, xlabel=xlabel).legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
     return axes
+
+
+def _is_trusted(status: str) -> bool:
+    """Return whether draws are of the posterior, also of one that lacks sites; or nothing is known
+    against them.
+    """
+    return status.partition(",")[0] in ("", *TRUSTED)
 
 
 @checked()

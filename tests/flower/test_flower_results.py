@@ -222,7 +222,9 @@ def test_a_socket_is_its_owners_and_a_groups(tmp_path, group):
         data=lambda client: bf.Dataset(torch.ones(2, 2), torch.tensor([0, 1])),
     )
     socket, site = tmp_path / "s", Site("a", experiment, tmp_path / "memory")
-    serving = threading.Thread(target=workers.serve, args=(site, socket, name), daemon=True)
+    serving = threading.Thread(
+        target=workers.serve, args=(site, socket), kwargs={"group": name}, daemon=True
+    )
     serving.start()
     while not socket.is_socket():
         time.sleep(0.01)
@@ -230,8 +232,8 @@ def test_a_socket_is_its_owners_and_a_groups(tmp_path, group):
         time.sleep(0.01)
     assert stat.S_IMODE(socket.stat().st_mode) == (0o660 if group else 0o600)
     assert read_reply(forward(str(socket), Hello().write())).profile.samples == 2
-    with pytest.raises(ArgumentError, match="worker, group"):
-        workers.serve(site, tmp_path / "other", "no such group")
+    with pytest.raises(ArgumentError, match="a group that the worker's user belongs to"):
+        workers.serve(site, tmp_path / "other", group="no such group")
     assert not Path(tmp_path / "other").exists()
 
 

@@ -195,7 +195,7 @@ def test_intervals_of_all_and_without_each_site_are_drawn(found):
     assert [label.split()[0] for label in labels] == ["beta[0]", "beta[1]"]
     assert float(labels[0].split()[1]) == pytest.approx(float(mean[0]), abs=0.3 * float(sds[0]))
     legend = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert legend == ["all", "without s0", "without s1", "without s2"]
+    assert legend == ["all", *(f"without s{number}: uneven weights" for number in range(3))]
     with pytest.raises(ArgumentError, match="at least one posterior"):
         bf.inspect.plot_intervals({})
     other = run(sites(INPUTS, TARGETS), one_value).posterior

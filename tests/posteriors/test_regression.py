@@ -306,12 +306,12 @@ def test_intervals_are_drawn_of_all_sites_and_without_each(died):
     other = died.without("c").table()
     assert np.allclose(ends[:, 3, 0], (other["low"] - mean) / sds, atol=0.01)
     assert [one.get_text() for one in axes.get_legend().get_texts()] == [
-        "all sites",
-        *(f"without {name}" for name in SITES),
+        "all sites: exact",
+        *(f"without {name}: exact" for name in SITES),
     ]
 
 
-def test_a_site_is_left_out_for_nothing(died):
+def test_a_site_is_left_out(died):
     less = died.without("b")
     refit = fit("died ~ age", "bernoulli", {name: DATA[name] for name in "ac"})
     # Its priors are of other means and sds, which hardly count.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
@@ -11,11 +12,12 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from bayesfed.errors import ArgumentError, needs
+from bayesfed.errors import ArgumentError, UndeterminedWarning, needs
 from bayesfed.errors.checks import COUNT, ITSELF, PART, check, checked, one_of
 from bayesfed.inference.exact.posterior import ExactPosterior
+from bayesfed.inference.exact.refusals import not_kept
 from bayesfed.inference.exact.traced import doubled
-from bayesfed.inspect.intervals import intervals
+from bayesfed.inspect.intervals import Interval, intervals
 from bayesfed.keys import Key, forked
 from bayesfed.models.regression.design import Design
 from bayesfed.models.regression.families import Name
@@ -23,6 +25,7 @@ from bayesfed.models.regression.formulas import FORMULA
 from bayesfed.models.regression.frames import MISSING, ROWS, Frame, Missing, add_site
 from bayesfed.models.regression.model import RegressionModel
 from bayesfed.running.formulas.prepared import prepared
+from bayesfed.running.formulas.refits import Refits
 from bayesfed.running.launch import run
 from bayesfed.running.result import Result
 from bayesfed.trees import Tree
@@ -105,11 +108,12 @@ def regression(
     missing
         "refuse", or "drop": leave out rows with missing values, and warn of sites without others.
     least_rows, secure
-        As of `federated_svi`. Secure sums leave nothing by site (`without`).
+        As of `federated_svi`. Under secure sums no site can be left out (`Regression.without`): a
+        sum of all sites less that of the others is what one site says.
     seed
         As of `run`; the fit depends on it only by the own effects of sites.
     progress
-        As of `run`.
+        As of `run`, also for the fits of other sites that `Regression.without` may need.
 
     Raises
     ------
@@ -130,7 +134,7 @@ def regression(
     """
     made = prepared(formula, data, family, site, missing, least_rows, secure)
     result = run(made.algorithm, made.clients, seed=seed, progress=progress)
-    return Regression(made.design, made.model, result)
+    return Regression(made.design, made.model, result, refits=Refits(made, seed, progress))
 
 
 @dataclass(frozen=True, repr=False)
@@ -142,15 +146,19 @@ class Regression:
     design, model
         As of `Prepared`.
     result
-        The run: ledger, posterior, `Result.to_arviz`.
+        The run: ledger, posterior, `Result.to_arviz`. Of a regression without some of the sites,
+        that of the other sites, if they had to be fitted by themselves.
     left_out
-        Sites whose rows were taken out of the posterior.
+        Sites whose rows are not in the posterior.
+    refits
+        What asks the sites again; None where they cannot be asked, as after `open`.
     """
 
     design: Design
     model: RegressionModel
     result: Result
     left_out: tuple[str, ...] = ()
+    refits: Refits | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         left = f", without {', '.join(self.left_out)}" if self.left_out else ""
@@ -161,33 +169,69 @@ class Regression:
     @cached_property
     def posterior(self) -> ExactPosterior:
         """The posterior of the shared unknowns."""
-        found = cast(ExactPosterior, self.result.posterior)
+        posterior, memories = cast(ExactPosterior, self.result.posterior), self._memories
         for name in self.left_out:
-            found = found.without(self._memory(name))
-        return found
+            if name in memories:
+                posterior = posterior.leave_out(memories[name])
+        return posterior
 
     @property
     def status(self) -> str:
         """How far the draws can be trusted: that of the posterior, "exact" at best."""
         return self.posterior.status
 
-    def _memory(self, name: str) -> Mapping[str, Tensor]:
-        memories = self.result.snapshot.memories
-        check("regression, site", name, one_of(sorted(memories)))
-        return memories[name]
+    @property
+    def _memories(self) -> Mapping[str, Tree]:
+        """What the sites of the run keep."""
+        return self.result.snapshot.memories
 
     def without(self, site: str) -> Regression:
-        """Return the regression without the rows of a site, for nothing: its likelihood is taken
-        out of the weights of the draws. ``posterior.k_hat`` says whether that was possible.
+        """Return the regression without the rows of a site.
+
+        The site's likelihood is taken out of the weights of the draws, which needs no round. Where
+        the weights that are left do not do, as for a site that is unlike the others, the other
+        sites are fitted by themselves, with the same priors and levels, once for the same sites.
+        Where they cannot be asked, as after `open`, the status is "uneven weights".
+
+        Parameters
+        ----------
+        site
+            Name of the site.
 
         Raises
         ------
         ArgumentError
             If there is no such site, or it is left out already.
+        PosteriorError
+            If sites keep nothing, as under secure sums.
+
+        Warns
+        -----
+        UndeterminedWarning
+            If the weights do not do and the other sites cannot be asked.
         """
-        others = {*self.result.snapshot.memories} - {*self.left_out}
-        check("regression, site", site, one_of(sorted(others)))
-        return replace(self, left_out=(*self.left_out, site))
+        part = self._leave_out(site)
+        if part.posterior.uneven:
+            names = ", ".join(map(repr, part.left_out))
+            text = f"regression without {names}: {part.posterior.lack}"
+            warnings.warn(text, UndeterminedWarning, stacklevel=2)
+        return part
+
+    def _leave_out(self, site: str) -> Regression:
+        """Return what `without` does, and do not warn."""
+        memories = self._memories
+        sites = self.posterior.sites_in(memories)
+        if not sites and self.left_out:
+            expected, hint = "a site whose rows are in the fit", "the fit of all sites"
+            raise ArgumentError("regression, site", expected, f"{site!r}, and none is left", hint)
+        if not sites:
+            raise not_kept("value", memories.get(site, {}))
+        check("regression, site", site, one_of(sorted(sites)))
+        part = replace(self, left_out=(*self.left_out, site))
+        if part.posterior.uneven and self.refits:
+            result = self.refits.without(part.left_out)
+            return part if result is None else replace(part, result=result)
+        return part
 
     @checked(count=COUNT)
     def draws(self, count: int = 1000, *, seed: int = 0) -> Frame:
@@ -219,21 +263,26 @@ class Regression:
 
     def plot(self, *, axes: Axes | None = None) -> Axes:
         """Plot mean and 90 % interval of all that `draws` has, also without each site, by
-        `bayesfed.inspect.plot_intervals`.
+        `bayesfed.inspect.plot_intervals`. The legend has the status of each; what is not "exact" or
+        "adapted" has open marks and dotted lines.
         """
-        named = {f"without {n}" if n else "all sites": d for n, d in self._each().items()}
-        return intervals({name: dict(part.draws(4000)) for name, part in named.items()}, axes)
+        return plot_coefficients(self.tables(None)["coefficients"], axes)
 
     def _each(self) -> dict[str, Regression]:
-        """Return the fit of all sites, under an empty name, and without each that has rows."""
-        kept = self.posterior.kept(self.result.snapshot.memories)
-        return {"": self} | {one: self.without(one) for one in sorted(kept)}
+        """Return this fit, under an empty name, and that without each site that has rows."""
+        sites = self.posterior.sites_in(self._memories)
+        return {"": self} | {name: self._leave_out(name) for name in sorted(sites)}
 
     def tables(self, rows: Frame | None) -> dict[str, Frame]:
-        """Return coefficients, also without each site, and predictions of rows if there are any."""
-        made = [part.table().assign(without=name) for name, part in self._each().items()]
+        """Return coefficients, also without each site, with the status of each fit, and predictions
+        of rows if there are any.
+        """
         pandas = needs("pandas", "formulas")
-        tables = {"coefficients": pandas.concat(made)}
+        parts = [
+            part.table().assign(without=name, status=part.status)
+            for name, part in self._each().items()
+        ]
+        tables = {"coefficients": pandas.concat(parts)}
         if rows is not None:
             # An index may repeat, so rows are matched by their places.
             numbered = rows.reset_index(drop=True)
@@ -254,8 +303,8 @@ class Regression:
     ) -> Frame:
         """Predict new rows of a site, or of one that was not there.
 
-        Groups that are not of the fit, as that of a new site, have effects from their distribution.
-        A binomial row is predicted for one trial.
+        Groups that are not of the fit, as that of a new site or of one that is left out, have
+        effects from their distribution. A binomial row is predicted for one trial.
 
         Parameters
         ----------
@@ -287,10 +336,14 @@ class Regression:
         pandas = needs("pandas", "formulas")
         column = self.design.site
         if site:
-            self._memory(site)
+            sites = {*self._memories, *self.left_out}
+            if not sites:
+                raise not_kept("own", {})
+            check("regression, site", site, one_of(sorted(sites)))
         # An index may repeat: places do not.
         rows = add_site(frame.reset_index(drop=True), column, site)
-        known = rows[column].where(rows[column].isin([*self.result.snapshot.memories]), "")
+        kept = {*self._memories} - {*self.left_out}
+        known = rows[column].where(rows[column].isin(kept), "")
         parts = [
             self._predicted(part, str(name), missing, interval, draws, seed)
             for name, part in rows.groupby(known.to_numpy(), sort=False)
@@ -330,17 +383,27 @@ class Regression:
         """Return draws of all unknowns, own ones of a site that is given."""
         posterior = self.posterior
         if site and any(group.own for group in self.model.groups):
-            memory = self._memory(site)
+            memory = self._memories[site]
             if SLOT in memory:
                 expected, actual = "a site whose own effects are here", "one that keeps them"
                 hint = 'site="", for a site that was not there; own effects never leave a site'
                 raise ArgumentError("regression, site", expected, actual, hint)
             posterior = posterior.at_client(memory)
         generator = Key(seed, "regression", "draws").generator()
-        weights = posterior.verdict.weights
-        places = torch.multinomial(weights, count, replacement=True, generator=generator)
+        places = torch.multinomial(posterior.weights, count, replacement=True, generator=generator)
         values = {name: leaf[places].double() for name, leaf in posterior.values.items()}
         for group in self.model.groups:
             zeros = torch.zeros(count, len(group.levels), 1, len(group.columns))
             values.setdefault(group.name, zeros.double())
         return values
+
+
+def plot_coefficients(coefficients: Frame, axes: Axes | None = None) -> Axes:
+    """Plot the coefficients of `Regression.tables`, as `Regression.plot` does."""
+    drawn, statuses = dict[str, dict[str, Interval]](), dict[str, str]()
+    for (name, status), part in coefficients.groupby(["without", "status"], sort=False):
+        label = f"without {name}" if name else "all sites"
+        statuses[label] = str(status)
+        columns = part[["mean", "sd", "low", "high"]]
+        drawn[label] = {str(row[0]): Interval(*map(float, row[1:])) for row in columns.itertuples()}
+    return intervals(drawn, axes, statuses)

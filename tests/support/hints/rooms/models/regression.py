@@ -55,6 +55,19 @@ def fitted():
     return bf.regression("y ~ x", {"a": FRAME, "b": FRAME}, progress=False)
 
 
+@cache
+def alone():
+    """Fit one site."""
+    return bf.regression("y ~ x", {"a": FRAME}, progress=False)
+
+
+def silent():
+    """Return a fit whose sites kept nothing, as over a network."""
+    fit = fitted()
+    snapshot = replace(fit.result.snapshot, memories={})
+    return replace(fit, result=replace(fit.result, snapshot=snapshot))
+
+
 def some(formula):
     """Rows of a site that lacks a category."""
     return made(formula).design.new(FRAME[FRAME["grade"] == "low"], "a")
@@ -336,6 +349,26 @@ CASES = [
     ),
     (lambda name: fitted().without(name), "c"),
     (lambda name: fitted().without("a").without(name), "a"),
+    (
+        lambda: alone().without("a").without("a"),
+        "the fit of all sites",
+        alone,
+    ),
+    (
+        lambda: silent().without("a"),
+        "snapshot.memories[name] of a run in this process, without secure sums",
+        lambda: fitted().without("a"),
+    ),
+    (
+        lambda: silent().predict(FRAME, site="a"),
+        "snapshot.memories[name] of a run in this process, without secure sums",
+        lambda: fitted().predict(FRAME, site="a"),
+    ),
+    (
+        lambda: replace(fitted(), refits=None).without("a"),
+        "a fit of the other sites alone",
+        lambda: bf.regression("y ~ x", {"b": FRAME}, progress=False),
+    ),
     (lambda name: fitted().predict(FRAME, site=name), "c"),
     (
         lambda: elsewhere().predict(FRAME, site="a"),
