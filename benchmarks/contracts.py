@@ -11,6 +11,8 @@ passed in silence stay closed by tests of their own (`parts/contracts/kinds.py`)
 formulas of regressions are refused and do nothing, legal ones mean what they say
 (`parts/contracts/formulas.py`). No cell of a row is in what a site sends, and experiments that
 differ have different fingerprints (`parts/contracts/letters.py`).
+The status of a regression without a site is held against a fresh fit of the others
+(`parts/contracts/without.py`).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from collections import Counter
 from parts.contracts.formulas import hostile_refused, legal_accepted
 from parts.contracts.kinds import KINDS, still_open
 from parts.contracts.letters import told_apart, without_cells
+from parts.contracts.without import statuses_hold
 from parts.shared.parts import command_line
 from parts.shared.targets import at_least, target
 from tqdm import tqdm
@@ -80,6 +83,7 @@ def main() -> int:
         legal_accepted(),
         without_cells(),
         told_apart(),
+        statuses_hold(),
     ]
     return 0 if all(met) else 1
 
