@@ -72,7 +72,7 @@ Seconds = dict[str, list[float]]
 def main() -> int:
     """Measure and print; return the exit status."""
     parser = command_line(__doc__)
-    add_only(parser, (), aside=["accuracy"])
+    add_only(parser, (), aside=["accuracy", "observed"])
     parser.add_argument(
         "--out",
         type=Path,

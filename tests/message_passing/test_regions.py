@@ -131,3 +131,20 @@ def test_a_run_that_oscillates_is_damped(monkeypatch):
         assert result.sweeps > PATIENCE
     with pytest.warns(ConvergenceWarning):
         infer(model, method="bp", max_sweeps=PATIENCE)
+
+
+def test_regions_are_priced_before_a_run():
+    """What a run reads, batch and sweeps included, or a table that no memory holds; nothing is
+    summed before it is refused.
+    """
+    ring = FactorGraph.pairwise(nx.cycle_graph(5), coupling=1.0)
+    words = r"found 8.0e\+01 \(regions: 5, overlaps: 5\), and .*, or max_sweeps="
+    with pytest.raises(ArgumentError, match="entries in 100000000 sweeps, " + words):
+        infer(ring, torch.zeros(4, 5), method="gbp", max_sweeps=10**8)
+    dense = FactorGraph.pairwise(nx.complete_graph(40), coupling=0.01)
+    with pytest.raises(ArgumentError, match=r"tables of at most 67108864 entries.*found 1.1e\+12"):
+        infer(dense, method="gbp", regions=[range(40)])
+    with pytest.raises(ArgumentError, match="at most 16777216 pairs of neighbours"):
+        infer(FactorGraph.pairwise(nx.star_graph(8000), coupling=0.1), method="gbp")
+    with pytest.raises(ArgumentError, match="at most 16777216 pairs of .*regions"):
+        infer(machine(20, 10, 0.1), method="gbp")

@@ -28,8 +28,8 @@ LARGEST, MOST = 2**16, 20_000
 PAIRS = 2**24
 # Entries of all regions, batch included: 512 MiB of float64, a few times over in a run.
 ENTRIES = 2**26
-# Entries of all sweeps of a run: a few minutes on one core. Strips settle in few sweeps.
-RUN, RUN_OF_STRIPS = 2**32, 2**36
+# Entries of all sweeps of a run: one or two minutes on a core. Strips settle in few sweeps.
+RUN, RUN_OF_STRIPS = 2**31, 2**36
 # What an update of overlaps costs whatever their size, in entries.
 PER_PART = 2**12
 # Fewer sweeps than these are no run.
