@@ -26,9 +26,10 @@ def open(
     """Open a folder of results again: return what `run`, or `regression`, returned, with model,
     posterior, history, and a snapshot to go on from.
 
-    No round is run, and nothing is unpickled. But Python files that the experiment of the folder
-    names (``kind = "file.py:function"``) are run, as by ``bayesfed run``: read them before you open
-    a folder from somebody else.
+    No round is run, so a regression cannot ask its sites again (`Regression.without`), and nothing
+    is unpickled. But Python files that the experiment of the folder names
+    (``kind = "file.py:function"``) are run, as by ``bayesfed run``: read them before you open a
+    folder from somebody else.
 
     Parameters
     ----------
