@@ -18,7 +18,7 @@ from bayesfed.inference.evaluation.scoring import CalibrationBins, calibration_b
 from bayesfed.inspect import plot_partition, plot_reliability, save
 from bayesfed.inspect.learning_curves import plot_curves, scored
 from bayesfed.inspect.tables import latex
-from bayesfed.models.regression.tables import Frame
+from bayesfed.models.regression.frames import Frame
 from bayesfed.running import Folder, run, scoring
 from bayesfed.running import open as opened
 from bayesfed.running.experiments.build import Built, build, seeds
