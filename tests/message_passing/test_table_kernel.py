@@ -15,6 +15,7 @@ from bayesfed.inference import infer
 from bayesfed.inference.sum_product.graphs.flat import TableGroup
 from bayesfed.inference.sum_product.methods.outcome import Settings
 from bayesfed.inference.sum_product.methods.tables.propagation import pass_tables
+from bayesfed.inference.sum_product.trust import uniqueness
 from bayesfed.inference.sum_product.trust.uniqueness import _influence
 from bayesfed.models.random_fields import junction_tree
 from benchmarks.parts.message_passing import networks
@@ -402,7 +403,7 @@ def test_draws_do_not_depend_on_blocks(monkeypatch, block, huge):
     assert float((shares - result.marginals).abs().max()) < 4.5 * 0.5 / math.sqrt(4000)
 
 
-def test_the_influence_of_a_table_is_that_of_all_its_ratios():
+def test_the_influence_of_a_table_is_that_of_all_its_ratios(monkeypatch):
     """With impossible entries, a single state, and one table beyond what is computed."""
     generator = np.random.default_rng(0)
     tables = generator.normal(size=(3, 3, 4, 1, 2)) * 2
@@ -424,5 +425,9 @@ def test_the_influence_of_a_table_is_that_of_all_its_ratios():
                     if min(one, two) > -math.inf:
                         largest = max(largest, one + two)
             assert float(matrix[i, j]) == pytest.approx(math.tanh(largest / 4), abs=1e-12)
+    monkeypatch.setattr(uniqueness, "MOST", 24 * 4)
+    group = TableGroup(torch.from_numpy(tables), torch.arange(3), torch.zeros(3, 4))
+    assert torch.equal(_influence(group), found)
+    monkeypatch.undo()
     wide = TableGroup(torch.zeros(1, 6000, 2), torch.zeros(1), torch.zeros(1, 2))
     assert _influence(wide).tolist() == [[[0.0, 1.0], [0.0, 0.0]]]

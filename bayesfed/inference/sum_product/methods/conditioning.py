@@ -322,7 +322,7 @@ def _ways(part: Part) -> Iterator[list[Part]]:
     yield [part]
     before = 1
     for key in (part.possible.sum(-1) == 1, part.possible.flatten(1)):
-        kinds, kind = torch.unique(key, dim=0, return_inverse=True)
+        kinds, kind = torch.unique(key.to(torch.uint8), dim=0, return_inverse=True)
         if len(kinds) > before:
             before = len(kinds)
             yield [part.chosen((kind == number).nonzero()[:, 0]) for number in range(before)]

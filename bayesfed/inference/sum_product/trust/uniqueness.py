@@ -86,6 +86,13 @@ def _influence(group: TableGroup) -> Tensor:
     of t(ab) t(a'b') to t(a'b) t(ab').
     """
     tables = group.tables.detach().cpu().double()
+    # In pieces, since each table is compared with itself state by state.
+    entries = tables[0].numel() * max(tables.shape[1:])
+    return torch.cat([_influence_of(piece) for piece in tables.split(max(1, MOST // entries))])
+
+
+def _influence_of(tables: Tensor) -> Tensor:
+    """Return N ``(T, arity, arity)`` of tables ``(T, *cards)``."""
     arity = tables.ndim - 1
     result = tables.new_zeros(len(tables), arity, arity)
     for i in range(arity):
