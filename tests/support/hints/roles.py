@@ -18,6 +18,10 @@ from tests.support.hints.world import evaluated
 
 # Hints in words, which nothing can evaluate, and what they say.
 WORDS = {
+    "torch.as_tensor(evidence), or observed={name: state} for states that were seen": "what was "
+    "given, or another argument",
+    "torch.as_tensor(log_weights)": "what was given",
+    "observed={name: 0}; a state is its place in the tables": "a variable of a graph beside it",
     "the number of sizes": "it is counted in an argument beside it",
     "fading(key, client, round)": "a method of an argument beside it",
     "inf": "a default as it is printed: infinity",
