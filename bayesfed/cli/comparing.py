@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bayesfed.cli.runs import drawn, numbered, run_file, silent
 from bayesfed.data.files import write_whole
+from bayesfed.errors.checks import check, whole
 from bayesfed.inspect.learning_curves import plot_curves, scored
 from bayesfed.running import Folder
 from bayesfed.running.comparison import Comparison
@@ -47,10 +48,11 @@ def compare(
     Raises
     ------
     ArgumentError
-        If there is nothing to compare, or two have the same name.
+        If there is nothing to compare, two have the same name, or there are no workers.
     BayesfedError
         As `run_file` and `swept`.
     """
+    check("compare, --workers", workers, whole(1, "1"))
     paths = list(map(Path, given))
     parts = [[] if path.is_dir() else swept(experiment.read(path), settings) for path in paths]
     ran = iter(_run([file for files in parts for file in files], out, say, workers, progress))

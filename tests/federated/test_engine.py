@@ -98,7 +98,7 @@ def test_an_entry_that_returns_has_the_spikes_sd(clients):
     declared = bf.declare(
         bf.mlp([64, 16, 10], Key(0, "net")),
         bf.Prior(bf.Independent(0.5)),
-        likelihood=Categorical(0.2),
+        likelihood=Categorical(temperature=0.2),
     )
     pushed = turbo(
         declared, clients, spread="weight", field=lambda round: -3.0 if round < 2 else 6.0

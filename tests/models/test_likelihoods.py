@@ -13,7 +13,7 @@ from torch import nn
 
 import bayesfed as bf
 from bayesfed import models
-from bayesfed.errors import ArgumentError, BayesfedError, DataError
+from bayesfed.errors import ArgumentError, BayesfedError, DataError, KeywordError
 from bayesfed.inference.evaluation.predictive import Predictive
 from bayesfed.inference.evaluation.responses import crps, randomised_pit
 from bayesfed.inspect.personal import Point
@@ -396,3 +396,19 @@ def test_scores_see_exposures_and_events():
     assert abs(scores["coverage_50"] - 0.5) < 0.03
     closed = crps_poisson(counts.double().numpy(), mean.double().numpy())
     assert math.isclose(scores["crps"], np.mean(closed), rel_tol=0.03)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        bf.Categorical,
+        models.Bernoulli,
+        models.Ordinal,
+        models.Binomial,
+    ],
+)
+def test_a_number_of_classes_is_no_temperature(kind):
+    """`Ordinal(10)` was the temperature 10."""
+    with pytest.raises((ArgumentError, KeywordError), match="positional|weights"):
+        kind(10)
+    assert kind(temperature=0.5).temperature == 0.5

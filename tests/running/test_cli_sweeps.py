@@ -10,7 +10,7 @@ from scipy.stats import ttest_rel
 
 from bayesfed.cli.main import main
 from bayesfed.errors import ArgumentError
-from bayesfed.running.experiments.experiment import parse
+from bayesfed.running.experiments.experiment import parse, read
 from bayesfed.running.experiments.sweeps import swept
 
 TEXT = """\
@@ -103,3 +103,15 @@ def test_two_processes_make_the_table_of_one(path, tmp_path):
     for row in itertools.chain(*tables):
         del row["seconds"]
     assert tables[0] == tables[1]
+
+
+def test_a_key_is_set_once_and_by_one_worker_at_least(path, capsys):
+    with pytest.raises(ArgumentError, match=r"every key once.*--set rounds=4,8"):
+        swept(parse(TEXT, path), ["rounds=4", "rounds=8"])
+    assert main(["compare", str(path), "--workers", "0", "--out", str(path.parent)]) != 0
+    assert "compare, --workers: expected a whole number >= 1" in capsys.readouterr().err
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(path):
+    path.write_bytes(b"\xef\xbb\xbf" + TEXT.encode())
+    assert read(path).tree == parse(TEXT).tree

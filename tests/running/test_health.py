@@ -70,3 +70,12 @@ def test_compare_and_report_show_it(tmp_path):
     assert few.metrics(0)["unheard"] == 0.25
     page = report(tmp_path / "few", tmp_path / "page.html").read_text()
     assert "never heard: b (1, with 25.0% of the rows)" in page
+
+
+def test_bits_of_no_direction_are_refused():
+    result = bf.run(avg(), CLIENTS, rounds=1, progress=False)
+    rows = result.ledger
+    ways = [bf.federated.bits(rows, way) for way in ("up", "down")]
+    assert bf.federated.bits(rows) == sum(ways)
+    with pytest.raises(bf.errors.ArgumentError, match="bits, direction: expected one of"):
+        bf.federated.bits(rows, "sideways")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+from bayesfed.errors.checks import ITSELF, checked, one_of
 from bayesfed.federated.core import Algorithm, Cost, Direction, Info, Predictor
 from bayesfed.trees import Tree
 
@@ -103,8 +104,15 @@ def macs(rows: Iterable[Row]) -> float:
     return math.fsum(row.cost.macs for row in rows)
 
 
+@checked(rows=ITSELF, direction=one_of(Direction))
 def bits(rows: Iterable[Row], direction: Direction | None = None) -> int:
-    """Return the bits of all rows, of one direction or of both, refused messages included."""
+    """Return the bits of all rows, of one direction or of both, refused messages included.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no such direction.
+    """
     return sum(row.bits for row in rows if direction in (None, row.direction))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import pyro.distributions as dist
@@ -49,7 +49,7 @@ class Categorical:
     # Axis of the outputs with the classes.
     axis: ClassVar[int] = 1
 
-    temperature: float | None = None
+    temperature: float | None = field(default=None, kw_only=True)
     weights: tuple[float, ...] | None = None
     smoothing: float = 0.0
 
@@ -140,7 +140,7 @@ class Ordinal(RowLikelihood):
         From `check`, if targets are not whole numbers ``(B,)`` from 0 to C - 1.
     """
 
-    temperature: float | None = None
+    temperature: float | None = field(default=None, kw_only=True)
     words: ClassVar[str] = "classes from 0, one more than there are outputs"
 
     @staticmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import pyro.distributions as dist
@@ -33,7 +33,7 @@ class Bernoulli(RowLikelihood):
         From `check`, if targets are not 0 and 1 in the shape of the outputs.
     """
 
-    temperature: float | None = None
+    temperature: float | None = field(default=None, kw_only=True)
     words: ClassVar[str] = "0 and 1"
 
     @staticmethod
@@ -64,7 +64,7 @@ class Binomial(RowLikelihood):
         From `check`, if targets are not whole numbers up to the trials.
     """
 
-    temperature: float | None = None
+    temperature: float | None = field(default=None, kw_only=True)
     words: ClassVar[str] = "successes, then trials"
     knowable: ClassVar[constraints.Constraint] = constraints.nonnegative_integer
 

@@ -241,7 +241,8 @@ def read(path: str | Path) -> ExperimentFile:
     """
     path, expected = Path(path), "an experiment file"
     try:
-        text = path.read_text(encoding="utf-8")
+        # Editors of Windows begin files with a byte order mark.
+        text = path.read_text(encoding="utf-8-sig")
     except (FileNotFoundError, IsADirectoryError) as problem:
         actual, beside = ("a folder", path / "x") if path.is_dir() else ("no such file", path)
         raise ExperimentError(
@@ -279,6 +280,6 @@ def _instead(path: Path) -> str:
 
 def _is_experiment(path: Path) -> bool:
     try:
-        return {"data", "recipe"} <= tomllib.loads(path.read_text(encoding="utf-8")).keys()
+        return {"data", "recipe"} <= tomllib.loads(path.read_text(encoding="utf-8-sig")).keys()
     except (OSError, ValueError):
         return False

@@ -37,10 +37,16 @@ def swept(file: ExperimentFile, settings: Sequence[str] = ()) -> list[Experiment
     Raises
     ------
     ArgumentError
-        If a setting has no value, or a key is in no table of the file.
+        If a setting has no value, two have one key, or a key is in no table of the file.
     """
     chosen = {key: list(values) for key, values in file.tree.get(SWEEP, {}).items()}
-    chosen |= dict(_read(setting) for setting in settings)
+    given = [_read(setting) for setting in settings]
+    keys = [key for key, _ in given]
+    if twice := next((key for key in keys if keys.count(key) > 1), None):
+        values = [str(value) for key, several in given if key == twice for value in several]
+        hint = f"--set {twice}={','.join(values)}"
+        raise ArgumentError("compare, --set", "every key once", f"{twice!r} twice", hint)
+    chosen |= dict(given)
     if not chosen:
         return [file]
     every = itertools.product(*chosen.values())

@@ -37,12 +37,18 @@ def sweep():
     return str(path)
 
 
-def compared():
+def compared(workers=1):
     """Run a sweep."""
-    assert main(["compare", sweep(), "--out", tempfile.mkdtemp(), "--quiet"]) == 0
+    options = ["--out", tempfile.mkdtemp(), "--quiet", "--workers", str(workers)]
+    assert main(["compare", sweep(), *options]) == 0
 
 
 CASES = [
+    (
+        lambda: main(["compare", sweep(), "--workers", "0", "--out", tempfile.mkdtemp()]),
+        "1",
+        compared,
+    ),
     (lambda: main(["doctor", "--estimate", sweep()]), "bayesfed compare", compared),
     (lambda: main(["list", "fed_avgg"]), "fed_avg", lambda: main(["list", "fed_avg"])),
     (lambda: main(["plot", begun()]), "bayesfed run, which goes on", gone_on),

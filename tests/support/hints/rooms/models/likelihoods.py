@@ -117,7 +117,7 @@ CASES = [
     ),
     (
         lambda: models.Weibull(1.0).check(OUT, PAIRS),
-        "a last layer with 1 outputs",
+        "a last layer with 1 output",
         lambda: models.Weibull(1.0).check(OUT[:, :1], PAIRS),
     ),
     (

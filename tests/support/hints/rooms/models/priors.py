@@ -80,7 +80,7 @@ CASES = [
         lambda: bf.declare(net(), where=lambda name, module: name.endswith("weight")),
     ),
     (
-        lambda: tempered(bf.Categorical(0.2), "auto", 10, 10, where="here"),
+        lambda: tempered(bf.Categorical(temperature=0.2), "auto", 10, 10, where="here"),
         "Categorical(), which leaves it open",
         lambda: tempered(bf.Categorical(), "auto", 10, 10, where="here"),
     ),

@@ -132,6 +132,7 @@ def sweep(*settings):
 
 
 CASES = [
+    (lambda: sweep("rounds=4", "rounds=8"), "--set rounds=4,8", lambda: sweep("rounds=4,8")),
     (lambda: sweep("recipe.bits"), "--set recipe.bits=4,8", lambda: sweep("rounds=4,8")),
     (
         lambda: sweep("recpie.kind=fed_avg,stc"),
