@@ -389,7 +389,9 @@ def test_what_layers_cannot_hold_is_refused():
 
 
 @pytest.mark.parametrize("form", [Kronecker, DiagonalLayers])
-@pytest.mark.parametrize("likelihood", [bf.Categorical(temperature=0.5), bf.Normal(0.3, temperature=2.0)])
+@pytest.mark.parametrize(
+    "likelihood", [bf.Categorical(temperature=0.5), bf.Normal(0.3, temperature=2.0)]
+)
 def test_the_closed_form_of_a_last_layer_is_that_of_gradients(form, likelihood):
     """Sums, covariance and draws of a layer as the last are those of the same layer as any other,
     whose gradients are taken output by output.
