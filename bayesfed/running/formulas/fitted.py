@@ -146,8 +146,9 @@ class Regression:
     design, model
         As of `Prepared`.
     result
-        The run: ledger, posterior, `Result.to_arviz`. Of a regression without some of the sites,
-        that of the other sites, if they had to be fitted by themselves.
+        The run: ledger, posterior, `Result.to_arviz`. Of a regression without some of the sites it
+        is the run of the others if they were fitted by themselves, else still that of all sites:
+        then `posterior` alone is without their rows.
     left_out
         Sites whose rows are not in the posterior.
     refits
