@@ -44,6 +44,8 @@ def make_private(folder: Path) -> None:
             path.mkdir(mode=PRIVATE_FOLDER)
             # A umask takes bits away, also of the owner.
             path.chmod(PRIVATE_FOLDER)
+    # A file of this name is an error.
+    folder.mkdir(exist_ok=True)
 
 
 def write_whole(path: Path, content: bytes | Iterable[bytes], *, private: bool = False) -> None:
