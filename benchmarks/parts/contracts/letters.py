@@ -8,7 +8,7 @@ from parts.shared.targets import target
 from tqdm import tqdm
 
 from tests.support.letters import experiments
-from tests.support.letters.markers import found_in, found_in_letter, greetings, roads
+from tests.support.letters.markers import found_in, found_in_letter, greetings, look, roads
 from tests.support.letters.texts import messages, unreviewed
 
 # Greetings that are drawn of some 3,700: formulas and families over spoilt frames.
@@ -29,9 +29,9 @@ def without_cells() -> bool:
     """
     found, letters = 0, 0
     for _, answer in tqdm(greetings(GREETINGS), total=GREETINGS, desc="greetings", leave=False):
-        found, letters = found + _travelled([answer()]), letters + 1
+        found, letters = found + _travelled([look(answer).result]), letters + 1
     for _, road in tqdm([*roads()], desc="roads", leave=False):
-        written = road()
+        written = look(road).result
         found, letters = found + _travelled(written), letters + len(written)
     odd = unreviewed()
     print(*odd, sep="\n", end="\n" * bool(odd))

@@ -41,6 +41,7 @@ from tests.flower.flower_grid import FakeGrid, PlainMail
 from tests.support.letters.texts import Message, messages
 
 PACKAGE = str(Path(bf.__file__).parent)
+FILES = tempfile.TemporaryDirectory()
 COUNT = 60
 FIRST = 7135791.0
 NUMBERS = [FIRST + place for place in range(COUNT)]
@@ -509,9 +510,9 @@ def roads() -> Iterator[tuple[str, Callable[[], list[bytes]]]]:
         yield f"data raises {name}", partial(_alone, greeted, plain, raising(make))
         yield f"a step raises {name}", partial(run_of, with_local(raising(make)), _plain_rows)
         yield f"a device raises {name}", partial(_alone, _device, make)
-    with tempfile.TemporaryDirectory() as folder:
-        for name, read in files(Path(folder)).items():
-            yield f"file, {name}", partial(_alone, greeted, plain, partial(_any, read))
+    # It is there for as long as this process, whenever a road is gone.
+    for name, read in files(Path(FILES.name)).items():
+        yield f"file, {name}", partial(_alone, greeted, plain, partial(_any, read))
     for name, algorithm in methods().items():
         for what, rows in datasets().items():
             yield f"{name}: {what}", partial(run_of, algorithm, partial(_same, rows))
