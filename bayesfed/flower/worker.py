@@ -32,7 +32,7 @@ from bayesfed.flower.site_log import print_log
 SHARED = 0o660
 
 
-def serve(site: Site, socket: str | Path, *, group: str = "") -> None:
+def serve(site: Site, socket: str | Path, group: str = "") -> None:
     """Answer letters at a socket, one at a time, until the process is stopped.
 
     Parameters
@@ -116,7 +116,8 @@ def _listener(socket: str) -> Listener:
             raise ArgumentError(
                 "worker", "a socket of its own", f"another worker at {socket}", "another --socket"
             )
-    before = os.umask(0o077)
+    # Nobody but the owner can use the socket from the moment it exists.
+    before = os.umask(0o177)
     try:
         return Listener(socket, family="AF_UNIX")
     except OSError as problem:
