@@ -137,10 +137,10 @@ def _share(socket: str, group: str) -> None:
         shutil.chown(socket, group=group)
     except (LookupError, OSError) as problem:
         raise ArgumentError(
-            "worker",
+            "worker, group",
             "a group that the worker's user belongs to",
             f"{group!r}: {problem}",
-            "usermod --append --groups GROUP USER, as root",
+            "a group of this machine that this user is in: usermod --append --groups GROUP USER",
         ) from problem
     Path(socket).chmod(SHARED)
 
