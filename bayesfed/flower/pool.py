@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from bayesfed.errors import ArgumentError, DataError, WireError
-from bayesfed.errors.checks import checked, number
+from bayesfed.errors.checks import a, checked, number
 from bayesfed.errors.plurals import plural
 from bayesfed.federated import Profile, Reply, Slot, Task
 from bayesfed.federated.clients import Outcome, Sides
@@ -32,6 +32,7 @@ log = logging.getLogger("bayesfed.flower")
 GRACE_S = 60.0
 LOOK_S = 1.0
 TIME = number("(0, inf]", "600.0")
+PARTS = a(Mapping, "digests by name", "experiment.parts")
 
 
 @dataclass
@@ -91,7 +92,7 @@ class Flower(RemoteMemories):
         If Flower is not installed.
     """
 
-    @checked(deadline_s=TIME, hello_s=TIME, poll_s=TIME)
+    @checked(deadline_s=TIME, hello_s=TIME, poll_s=TIME, parts=PARTS)
     def __init__(
         self,
         grid: Grid,

@@ -30,6 +30,7 @@ WORDS = {
     "device.distance_m(key, client, round)": "a method of an argument beside it",
     "pandas.DataFrame([{'x': 1.0}])": "a frame of a package that is an extra",
     "result.snapshot.memories['name']": "what a site of any name keeps",
+    "experiment.parts": "those of the experiment that is run",
 }
 # What `shown` and `hint_of` say of a default or an annotation: they name a class or a function.
 NAMED = re.compile(r"(?:an? |the (?:function|class) )\w+|an instance of its class")
