@@ -310,8 +310,11 @@ class _Description:
             begin = f"module {name}" if name else "network"
             yield (begin,), f"{_name(type(module))} {'training' if module.training else 'fixed'}"
             yield from _below((begin, "class"), self.of(type(module))).items()
+            # What a library's module hides may be copies of its parameters.
+            public = _is_library(type(module)) and _root(type(module)) != OWN
             for attribute, value in vars(module).items():
-                if attribute not in OF_NETWORKS and not isinstance(value, _traces()):
+                passed = attribute in OF_NETWORKS or (public and attribute.startswith("_"))
+                if not passed and not isinstance(value, _traces()):
                     yield from _below((begin, attribute), self.of(value)).items()
             for hooks in HOOKS:
                 if hooks in base and vars(module).get(hooks):
@@ -325,7 +328,7 @@ class _Description:
             yield ("buffers", name), f"{buffer.dtype} {tuple(buffer.shape)} {value}"
 
 
-def _plain(value: Any) -> str | None:  # noqa: PLR0911 a case a kind
+def _plain(value: Any) -> str | None:  # noqa: PLR0911, PLR0912 a case a kind
     """Return the text of a value without parts; None for others."""
     if value is None or isinstance(value, bool | str | bytes | complex):
         return repr(value)
@@ -340,6 +343,9 @@ def _plain(value: Any) -> str | None:  # noqa: PLR0911 a case a kind
     if isinstance(value, Key):
         # It may be secret.
         return "Key"
+    if isinstance(value, nn.Parameter) and value.requires_grad:
+        # It is trained.
+        return _shape(value)
     if isinstance(value, Tensor):
         return f"{value.dtype} {tuple(value.shape)} {_tensor(value)}"
     if isinstance(value, np.ndarray) and value.dtype != object:
