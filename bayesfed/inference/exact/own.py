@@ -26,7 +26,7 @@ from bayesfed.data import Dataset
 from bayesfed.errors import PosteriorError
 from bayesfed.inference.exact import points
 from bayesfed.inference.exact.asking import AT_ONCE, sound
-from bayesfed.inference.exact.placed import level
+from bayesfed.inference.exact.placed import Level
 from bayesfed.inference.exact.traced import Traced
 from bayesfed.trees import Tree
 
@@ -237,7 +237,7 @@ def inside(traced: Traced, rows: Dataset, near: Tensor) -> Inside:
     near
         Shared values from whose conditional mode others are searched.
     """
-    size = max(slot.end for slot in traced.run(rows, near, level(0.0)).own.values())
+    size = max(slot.end for slot in traced.run(rows, near, Level(0.0)).own.values())
     start = torch.zeros(size, dtype=torch.float64)
     terms = partial(traced.terms, rows)
     entered = _entered(terms, len(near), size)

@@ -4,6 +4,8 @@ gives every site its own.
 
 from __future__ import annotations
 
+import sys
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -23,9 +25,30 @@ class Slot(NamedTuple):
     shape: tuple[int, ...]
 
 
-def level(value: float) -> Tensor:
-    """Return a vector of one value that is as long as any."""
-    return torch.tensor(value, dtype=torch.float64).expand(1 << 40)
+@dataclass(frozen=True)
+class Level:
+    """One value for every coordinate of a vector whose length is not known yet. It is no tensor, so
+    that nothing can be computed of all its coordinates.
+
+    Parameters
+    ----------
+    value
+        The value.
+    """
+
+    value: float
+
+    def __len__(self) -> int:
+        """Return a length that no model reaches."""
+        return sys.maxsize
+
+    def __getitem__(self, part: slice) -> Tensor:
+        """Return the coordinates of a part, in float64."""
+        return torch.full((part.stop - part.start,), self.value, dtype=torch.float64)
+
+
+Values = Tensor | Level
+"""Unconstrained values of sites, one after the other."""
 
 
 class At(Messenger):
@@ -43,10 +66,10 @@ class At(Messenger):
         The values of a client's own sites, ``(m,)`` or more.
     """
 
-    def __init__(self, point: Tensor, plate: str, names: frozenset[str], own: Tensor) -> None:
+    def __init__(self, point: Values, plate: str, names: frozenset[str], own: Values) -> None:
         super().__init__()
         self.plate, self.names = plate, names
-        self.values = {False: point, True: own}
+        self.values: dict[bool, Values] = {False: point, True: own}
         self.slots: dict[bool, dict[str, Slot]] = {False: {}, True: {}}
         self.jacobians: Tree = {}
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from bayesfed.data import Dataset
 from bayesfed.errors import PosteriorError
 from bayesfed.inference.exact.form import Form
-from bayesfed.inference.exact.placed import At, Slot, level
+from bayesfed.inference.exact.placed import At, Level, Slot, Values
 from bayesfed.inference.exact.refusals import check_observed, depends, in_64_bits, no_sum
 from bayesfed.inference.variational.program import Runs, quiet_store
 from bayesfed.inference.variational.splitting import check_pairs, check_scales, half_of, more_of
@@ -89,7 +89,7 @@ class Traced:
         """Number d of unconstrained values."""
         return max(slot.end for slot in self.slots.values())
 
-    def run(self, data: Dataset, point: Tensor, own: Tensor | None = None) -> Run:
+    def run(self, data: Dataset, point: Tensor, own: Values | None = None) -> Run:
         """Return the run at shared and own values, by default zeros."""
         return _run(self.model, self.plate, data, point, self.own, own)
 
@@ -127,7 +127,7 @@ class Traced:
             observed, or the log density of the rows is no sum over them, with the cause if it is
             known.
         """
-        own = level(0.2)
+        own = Level(0.2)
         # Ordered, so that their first half is unlike the other.
         data = data[data.targets.reshape(len(data), -1).sum(1).argsort()]
         for point in (*looked(self.size), *starts):
@@ -208,7 +208,7 @@ def traced(model: Runs, form: Form, plate: str) -> Traced:
         same = dict[str, list[bool]]()
         for point in looked(max((s.end for s in shapes[0].values()), default=0)):
             one, two, moved = (
-                _run(model, plate, part, point, grown, level(own))
+                _run(model, plate, part, point, grown, Level(own))
                 for part, own in zip((*rows, rows[0]), (0.2, 0.2, 0.3), strict=True)
             )
             for name, value in one.densities.items():
@@ -249,9 +249,9 @@ def _run(
     data: Dataset,
     point: Tensor | None = None,
     names: frozenset[str] = frozenset(),
-    own: Tensor | None = None,
+    own: Values | None = None,
 ) -> Run:
-    zeros = level(0.0)
+    zeros = Level(0.0)
     at = At(zeros if point is None else point, plate, names, zeros if own is None else own)
     inputs, targets = (
         leaf.double() if leaf.is_floating_point() else leaf for leaf in (data.inputs, data.targets)
