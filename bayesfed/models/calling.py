@@ -165,12 +165,23 @@ def _first(found: Any) -> str:
     return next(rows, "")
 
 
-def check_resolved(where: str, net: nn.Module) -> None:
+def check_resolved(where: str, net: nn.Module, within: str | None = None) -> None:
     """Raise `ArgumentError` if a trained weight is not a parameter but computed from others at
     every call, as weight and spectral norm do: a method that reads weights by their names would
     miss it.
+
+    Parameters
+    ----------
+    where
+        Name of the method, for the error.
+    net
+        Network.
+    within
+        Path of the only layer whose weights are read. Default: those of all are.
     """
     for path, module in net.named_modules():
+        if within is not None and path != within:
+            continue
         trained = any(leaf.requires_grad for leaf in module.parameters())
         # What the hooks of older norms, and pruning, compute lies beside the parameters.
         hooks = [type(hook).__name__ for hook in module._forward_pre_hooks.values()]

@@ -96,11 +96,13 @@ def outputs(net: nn.Module, parameters: Mapping[str, Tensor], inputs: Tensor) ->
 
 @contextmanager
 def noting(net: nn.Module, paths: Iterable[str]) -> Iterator[list[tuple[str, Tensor]]]:
-    """Note, inside the block, the path and the inputs of some modules whenever one is called."""
+    """Note, inside the block, the path and the inputs of some modules whenever one is called; no
+    numbers where it is called with none, as a parametrisation is, or by keyword.
+    """
     calls: list[tuple[str, Tensor]] = []
 
     def note(path: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-        return lambda module, given: calls.append((path, given[0]))
+        return lambda module, given: calls.append((path, given[0] if given else torch.empty(0)))
 
     with ExitStack() as hooks:
         for path in paths:

@@ -433,3 +433,39 @@ def tree_close(first, second):
     assert first.keys() == second.keys()
     for name, leaf in first.items():
         torch.testing.assert_close(leaf, second[name], rtol=1e-10, atol=1e-12)
+
+
+class Scaled(nn.Module):
+    """A linear layer times one number, which is a parameter without an axis."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.scale = nn.Linear(3, 2), nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x):
+        return self.scale * self.linear(x)
+
+
+@pytest.mark.parametrize("structure", ["diagonal", "full"])
+def test_a_scalar_parameter_has_a_curvature(structure):
+    torch.manual_seed(0)
+    net, rows = Scaled(), bf.Dataset(torch.randn(30, 3), torch.randn(30, 2))
+    options = {"likelihood": bf.Normal(1.0), "prior_precision": 2.0, "subset": "all"}
+    posterior = fitted(net, {"a": rows}, structure=structure, **options).posterior
+    drawn = [posterior.draw(Key(0, number))["scale"] for number in range(400)]
+    with torch.no_grad():
+        gradients = net.linear(rows.inputs)
+    if structure == "diagonal":
+        precision = 2.0 + float(gradients.double().square().sum())
+        assert float(torch.stack(drawn).std()) == pytest.approx(precision**-0.5, rel=0.15)
+    assert drawn[0].shape == ()
+
+
+def test_a_body_with_weight_norm_has_a_last_layer():
+    norm = nn.utils.parametrizations.weight_norm
+    rows = bf.Dataset(torch.randn(30, 3), torch.arange(30) % 2)
+    body, head = nn.Linear(3, 4), nn.Linear(4, 2)
+    found = fitted(nn.Sequential(norm(body), nn.Tanh(), head), {"a": rows})
+    assert found.posterior.draw(Key(0, "draw"))["2.weight"].shape == (2, 4)
+    with pytest.raises(ArgumentError, match="found 2.weight, which is computed from others"):
+        bf.laplace(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), norm(nn.Linear(4, 2))))

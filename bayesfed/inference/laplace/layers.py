@@ -66,10 +66,10 @@ def last_layer(net: nn.Module, where: str = "laplace", instead: str = "subset='a
     Raises
     ------
     ArgumentError
-        If the network has none.
+        If the network has none, or its weight is computed from others.
     """
-    check_resolved(where, net)
     name, module = last_linear(net, where, instead)
+    check_resolved(where, net, name)
     return _layer(name, module, last=True)
 
 
@@ -233,5 +233,7 @@ def jacobian(
             hint = "a network with a row of outputs each"
             raise DataError("laplace", "outputs (B, C)", tuple(outputs.shape), hint)
         by_name = torch.func.vmap(torch.func.jacrev(outputs_of), (None, 0))(chosen, inputs)
-    flat = torch.cat([by_name[name].flatten(2) for name in names], 2).double()
+    # A scalar has an axis as well.
+    each = [by_name[name].reshape(*outputs.shape, chosen[name].numel()) for name in names]
+    flat = torch.cat(each, 2).double()
     return outputs, torch.einsum("bck,bcp->kbp", columns(outputs).double(), flat)

@@ -42,6 +42,7 @@ from bayesfed.federated.engine.gate import LEAST, TIMES
 from bayesfed.federated.training.batch_norm import travelling
 from bayesfed.inference.laplace.layers import last_layer
 from bayesfed.models import Categorical, Likelihood
+from bayesfed.models.calling import check_resolved
 from bayesfed.models.nets.norms import check_tracked
 from bayesfed.trees import Tree, shapes, size, wide
 
@@ -114,6 +115,7 @@ def one_round(
     if bayes:
         hint = "one_round(net, prior_precision=1.0), Training without one"
         no_prior(work, "one_round, fusion='laplace'", hint)
+        check_resolved("one_round", net)
     begun = travelling(net, "static", where="one_round")
     form = (
         structure_of(net, "last", "full", where="one_round", instead="fusion='fisher'")
