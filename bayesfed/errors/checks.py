@@ -102,8 +102,10 @@ def one_of(words: Any, hint: str = "") -> Role:
     return Role(lambda value: value in known, expected, hint or repr(known[0]), known)
 
 
-def number(interval: str, hint: str) -> Role:
-    """Return the role of a number in an interval: ``"(0, 1]"``, ``"[0, inf)"``."""
+def number(interval: str, hint: str, words: str = "") -> Role:
+    """Return the role of a number in an interval, ``"(0, 1]"`` or ``"[0, inf)"``, and in words, if
+    they say it better.
+    """
     low, high = map(float, interval[1:-1].split(","))
 
     def fits(value: Any) -> bool:
@@ -113,15 +115,15 @@ def number(interval: str, hint: str) -> Role:
             and (value < high or (interval[-1] == "]" and value == high))
         )
 
-    return Role(fits, f"a number in {interval}", hint)
+    return Role(fits, words or f"a number in {interval}", hint)
 
 
 # A standard deviation, a scale, a precision or a temperature.
 SCALE = number("(0, inf)", "1.0")
-SHARE = Role(lambda share: 0 < share <= 1, "a share above 0 and at most 1", "0.1")
-PART = Role(lambda share: 0 < share < 1, "a number between 0 and 1", "0.2")
-POSITIVE = Role(lambda value: 0 < value < math.inf, "a positive finite number", "1.0")
-NOT_NEGATIVE = Role(lambda value: 0 <= value < math.inf, "a finite number from 0 up", "0.0")
+SHARE = number("(0, 1]", "0.1", "a share above 0 and at most 1")
+PART = number("(0, 1)", "0.2", "a number between 0 and 1")
+POSITIVE = number("(0, inf)", "1.0", "a positive finite number")
+NOT_NEGATIVE = number("[0, inf)", "0.0", "a finite number from 0 up")
 COUNT = whole(1, "10")
 # What a function checks itself, in words of its own.
 ITSELF = Role(lambda value: True, "anything")
