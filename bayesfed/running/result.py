@@ -218,6 +218,11 @@ class Result:
         are those of the parameters, and `seed` names them.
         """
         where, posterior = "Result.predictive", self.posterior
+        row = next((rows.inputs.shape[1:] for rows in (self.data or {}).values()), None)
+        if row and inputs.shape == row:
+            actual = f"one row without a batch, {tuple(inputs.shape)}"
+            expected = f"inputs (B, {', '.join(map(str, row))})"
+            raise ArgumentError(where, expected, actual, "inputs[None]")
         if client is not None:
             check(f"{where}, client", client, one_of(sorted(self.data or self.clients)))
             rows = (self.data or {}).get(client) or None

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from bayesfed.errors import ArgumentError, DataError, PosteriorError
 from bayesfed.errors.checks import ITSELF, check, checked, checked_class, whole
+from bayesfed.errors.plurals import plural
 from bayesfed.inference.evaluation import scoring
 from bayesfed.inference.evaluation.detection import scores_of_classes, uncertainties
 from bayesfed.inference.evaluation.predicting import Observing, distributions
@@ -32,6 +33,7 @@ from bayesfed.keys import Key, forked
 from bayesfed.models.likelihoods.joined import Joined
 from bayesfed.models.likelihoods.rows import Scored, expected, outcomes
 from bayesfed.models.likelihoods.survival import Censored
+from bayesfed.trees import is_finite
 
 
 @checked_class(count=ITSELF, batch_size=whole(1, "2000"))
@@ -58,7 +60,7 @@ class Predictive:
     Raises
     ------
     ArgumentError
-        If there are no inputs, or count or batch_size is below 1.
+        If there are no inputs, an input is not finite, or count or batch_size is below 1.
     """
 
     posterior: Observing
@@ -71,6 +73,15 @@ class Predictive:
         if not self.inputs.ndim or not len(self.inputs):
             raise ArgumentError(
                 "Predictive", "inputs (B, ...)", tuple(self.inputs.shape), "at least one row"
+            )
+        if not is_finite(self.inputs):
+            finite = torch.isfinite(self.inputs).reshape(len(self.inputs), -1).all(1)
+            bad = (~finite).nonzero()[:, 0]
+            raise ArgumentError(
+                "Predictive, inputs",
+                "finite values",
+                f"NaN or Inf in {plural(len(bad), 'row')}, first {int(bad[0])}",
+                "dropping or imputing those rows",
             )
         check("Predictive, draws", self.count, whole(1, "100"))
 

@@ -214,6 +214,11 @@ CASES = [
     ),
     # Predictions.
     (lambda: predictive(rows=ROWS[:0]), "at least one row", predictive),
+    (
+        lambda: predictive(rows=ROWS / 0),
+        "dropping or imputing those rows",
+        lambda: predictive(rows=(ROWS / 0).nan_to_num()),
+    ),
     (lambda count: predictive(count=count), 0),
     (
         lambda: predictive(VALUES.to_event(1)).mean,

@@ -244,6 +244,11 @@ CASES = [
         HINT,
         lambda: Predictive(local().posterior, INPUTS, KEY),
     ),
+    (
+        lambda: svi_done().predictive(DATA.inputs[0]),
+        "inputs[None]",
+        lambda: svi_done().predictive(DATA.inputs[0][None]),
+    ),
     # Folders.
     (
         lambda: report(tempfile.mkdtemp(), new()),
