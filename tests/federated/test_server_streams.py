@@ -4,12 +4,14 @@ from dataclasses import dataclass
 from itertools import islice
 
 import pytest
+import torch
 
 import bayesfed as bf
 from bayesfed.algorithms.composing import compose
 from bayesfed.algorithms.fed_hm import factored
 from bayesfed.compress import Lattice, Qsgd
 from bayesfed.federated import Exchange, rounds
+from bayesfed.federated.links.compressed_sensing import Compressed
 from bayesfed.keys import Key, forked, forked_key
 from tests.conftest import tree_equal
 from tests.support import recipes
@@ -103,3 +105,11 @@ def test_the_key_of_a_block_is_that_of_the_innermost():
             assert forked_key() == Key(2, "inner")
         assert forked_key() == Key(1, "outer")
     assert forked_key() == outside
+
+
+def test_sensing_matrices_have_a_key():
+    values = torch.arange(300.0)
+    usual, again = (Compressed(20).forward(values, "leaf") for _ in range(2))
+    other = Compressed(20, key=Key(1, "sensing")).forward(values, "leaf")
+    assert torch.equal(usual, again)
+    assert not torch.equal(usual, other)

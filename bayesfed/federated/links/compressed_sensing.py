@@ -34,6 +34,9 @@ class Compressed:
     ----------
     rows, columns
         Size of the matrix A, which all blocks of a leaf share.
+    key
+        Key of A. With the default every run has the same matrices, whatever its seed; a mean over
+        seeds that is to hold for other matrices too takes another key for each.
 
     Raises
     ------
@@ -49,6 +52,7 @@ class Compressed:
 
     rows: int
     columns: int = 256
+    key: Key = Key(0, "sensing")
 
     def forward(self, values: Tensor, name: str) -> Tensor:
         """Return the projections of all blocks, ``(ceil(D / columns) rows,)``."""
@@ -68,6 +72,6 @@ class Compressed:
 
     def _matrix(self, name: str, like: Tensor) -> Tensor:
         """Return A, drawn in float64 on the CPU so that every party has the same numbers."""
-        generator = Key(0, "sensing", name).generator()
+        generator = self.key.child(name).generator()
         draw = torch.randn(self.rows, self.columns, dtype=torch.float64, generator=generator)
         return (draw / math.sqrt(self.rows)).to(like)
