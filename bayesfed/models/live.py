@@ -255,6 +255,11 @@ def drawing_weights(
     }
 
 
+def may_draw_weights(net: nn.Module) -> bool:
+    """Return whether a module of a network has two trained parameters of one shape."""
+    return any(_alike(module) for module in net.modules())
+
+
 def _alike(module: nn.Module) -> tuple[str, str] | None:
     """Return the names of two of a module's own trained parameters of one shape, if there are."""
     by_shape = dict[torch.Size, list[str]]()

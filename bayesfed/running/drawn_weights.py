@@ -9,7 +9,7 @@ from bayesfed.data import Dataset
 from bayesfed.federated import Algorithm, Model
 from bayesfed.federated.core.seams import objective_of
 from bayesfed.inference.objectives.likelihood import AroundObjective, MaximumLikelihood
-from bayesfed.models.live import drawing_weights
+from bayesfed.models.live import drawing_weights, may_draw_weights
 from bayesfed.trees import Tree, to
 
 
@@ -22,22 +22,21 @@ def warn_of_drawn_weights(algorithm: Algorithm, state: Tree, rows: Mapping[str, 
     UserWarning
         With the layers, and two parameters of the first.
     """
-    example = next((data for data in rows.values() if len(data)), None)
     objectives = [objective_of(phase.local) for phase in algorithm.phases]
     # A class of one's own may add a divergence.
     by_likelihood = any(
         type(objective) is MaximumLikelihood or isinstance(objective, AroundObjective)
         for objective in objectives
     )
-    if example is None or not by_likelihood:
+    model = algorithm.predictor(state) if by_likelihood else None
+    # No rows are read for a network that has no such layer.
+    if not isinstance(model, Model) or not may_draw_weights(model.net):
         return
-    model = algorithm.predictor(state)
-    if not isinstance(model, Model):
-        return
-    inputs = example.inputs[:1]
     try:
+        inputs = next(data.inputs[:1] for data in rows.values() if len(data))
         layers = drawing_weights(model.net, to(model.parameters, inputs.device), inputs)
-    # Rows that the network does not take are refused where clients train, with the client's name.
+    # Rows that cannot be read, or that the network does not take, are refused where clients train,
+    # with the client's name.
     except Exception:
         return
     if not layers:

@@ -174,5 +174,17 @@ CASES = [
         "resume_anyway=True",
         lambda: resumed(clients={"a": DATA}, resume_anyway=True),
     ),
-    (lambda sampler: go(sampler=sampler), lambda round, names, key: []),
+    *(
+        (
+            lambda chosen=chosen: go(sampler=lambda round, names, key: chosen),
+            "fraction(0.5)",
+            lambda: go(sampler=bf.fraction(0.5)),
+        )
+        for chosen in ([], ["zz"], ["a", "a"], "a")
+    ),
+    (
+        lambda: go(sampler=lambda round, names, key: []),
+        "on_client_error='drop', under which such a round changes nothing",
+        lambda: go(sampler=lambda round, names, key: [], on_client_error="drop"),
+    ),
 ]
