@@ -259,7 +259,8 @@ class _Description:
             inner = getattr(inner, "func", inner)
             if isinstance(inner, types.FunctionType):
                 # The text of those that `dataclass` makes follows from that of the class.
-                if not inner.__code__.co_filename.startswith("<"):
+                written = inspect.unwrap(inner)
+                if not written.__code__.co_filename.startswith("<"):
                     yield from self._used(inner, f"{name}.")
             elif not name.startswith("__") and (text := _plain(inner)) is not None:
                 yield (name,), text

@@ -10,10 +10,10 @@ from bayesfed.federated import Algorithm, Model
 from bayesfed.federated.core.seams import objective_of
 from bayesfed.inference.objectives.likelihood import AroundObjective, MaximumLikelihood
 from bayesfed.models.live import drawing_weights, may_draw_weights
-from bayesfed.trees import Tree, to
+from bayesfed.trees import to
 
 
-def warn_of_drawn_weights(algorithm: Algorithm, state: Tree, rows: Mapping[str, Dataset]) -> None:
+def warn_of_drawn_weights(algorithm: Algorithm, rows: Mapping[str, Dataset]) -> None:
     """Warn if a network is trained by its likelihood alone and has layers that draw their own
     weights. What draws is found by looking at the generators while a row goes through the network.
 
@@ -28,7 +28,7 @@ def warn_of_drawn_weights(algorithm: Algorithm, state: Tree, rows: Mapping[str, 
         type(objective) is MaximumLikelihood or isinstance(objective, AroundObjective)
         for objective in objectives
     )
-    model = algorithm.predictor(state) if by_likelihood else None
+    model = algorithm.predictor(algorithm.initial) if by_likelihood else None
     # No rows are read for a network that has no such layer.
     if not isinstance(model, Model) or not may_draw_weights(model.net):
         return

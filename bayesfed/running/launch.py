@@ -151,7 +151,7 @@ def run(
     rows = pool.data if isinstance(pool, InProcess | Ranks) else None
     if done and (end := resume if isinstance(clients, Mapping) else agreed(clients, resume)):
         return Result(algorithm, end.history, end, rows, unheard(algorithm, pool.profiles, end))
-    warn_of_drawn_weights(algorithm, resume.state if resume else algorithm.initial, rows or {})
+    warn_of_drawn_weights(algorithm, rows or {})
     watchers: list[watch.Callback] = [watch.elbo]
     if test is not None:
         check_test(algorithm, test, rows or {})

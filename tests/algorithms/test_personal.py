@@ -429,7 +429,7 @@ def over_flower(result, algorithm):
         ),
         (
             lambda net, result, test: bf.personalised(bf.p_fed_bayes(net)),
-            "without posterior, found 1 phases, 0 sizes, a posterior",
+            "without posterior, found 1 phase, 0 sizes, a posterior",
         ),
         (
             lambda net, result, test: bf.personalised(

@@ -81,7 +81,7 @@ def test_a_layer_that_was_given_another_width_or_type_is_named(layer, given, wor
         (lambda: bf.models.compact(done().model), "compact, net|compact: expected"),
         (lambda: bf.inspect.partition_table([DATA]), "partition_table, clients: expected"),
         (lambda: go(sampler=lambda round: None), "sampler: expected a function that chooses"),
-        (lambda: go(sampler=lambda *_: None), "sampler: expected distinct clients"),
+        (lambda: go(sampler=lambda *_: None), "sampler, round 0: expected names of clients"),
         (lambda: done().save(__file__), "Result.save: expected a path to write to"),
         (lambda: done().save_model("/proc/m"), "Result.save_model: expected a path to write to"),
         (lambda: bf.Training(steps=5, epochs=1.0), "Training: expected steps or epochs"),

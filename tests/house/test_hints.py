@@ -78,7 +78,7 @@ def test_a_hint_that_does_not_work_is_found(case, problem):
 
 
 def test_a_message_without_a_case_is_found_where_it_is_made():
-    assert len(missing(["bayesfed/data/partition.py"], set())) == 5
+    every = missing(["bayesfed/data/partition.py"], set())
     left = missing(["bayesfed/data/partition.py"], walk([(refused, "minimum", dict)]).reached)
-    assert len(left) == 4
+    assert len(left) == len(every) - 1 > 3
     assert str(left[0]).startswith("bayesfed/data/partition.py:")

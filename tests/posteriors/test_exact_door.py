@@ -76,7 +76,7 @@ def event(at, scale, y):
 @pytest.mark.parametrize(
     ("family", "least", "refused"),
     [
-        (event, 1, "values in Boolean.., found 10 of 20 outside"),
+        (event, 1, "values in its support, found 10 of 20 outside of Boolean"),
         (lambda at, scale, y: dist.Poisson(at.exp()), 0.5, "IntegerGreaterThan"),
         (lambda at, scale, y: dist.Binomial(1, logits=at), 1, "IntegerInterval"),
         (lambda at, scale, y: dist.Gamma(scale, at.exp()), -0.5, "GreaterThan"),

@@ -92,8 +92,8 @@ def test_no_greeting_has_a_marker():
         refused += stage == "data"
         told += bool(stage and markers.found_in(log.encode()))
     assert refused > 100
-    # The site's own log has the cells.
-    assert told > 50
+    # The site's own log has the cells, where a message has any.
+    assert told > 25
 
 
 def test_the_markers_would_be_found_if_the_full_text_were_sent(monkeypatch):

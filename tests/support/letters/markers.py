@@ -65,7 +65,7 @@ ONE = pd.DataFrame(
         "events": [1, 2, 3, 1, 2, 5],
         "trials": [4, 5, 6, 4, 5, 6],
         "days": [1.5, 2.5, 3.5, 1.0, 2.0, 7.0],
-        "stage": ["I", "II", "III"] * 2,
+        "stage": pd.Categorical(["I", "II", "III"] * 2, ["I", "II", "III"], ordered=True),
     }
 )
 ASKED = {
