@@ -158,7 +158,8 @@ ENTRIES = {
     "fed_mid": bf.fed_mid,
     "fed_prune": bf.fed_prune,
     "pooled": lambda net: bf.pooled(net, local="factors"),
-    "laplace": bf.laplace,
+    # Of its last layer alone.
+    "laplace": lambda net: bf.laplace(net[:4]),
     "compact": lambda net: compact(net, dict(net.named_parameters())),
 }
 

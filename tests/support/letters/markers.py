@@ -33,7 +33,7 @@ import torch
 import bayesfed as bf
 from bayesfed.compress import unpack
 from bayesfed.errors import ArgumentError, BayesfedError, DataError
-from bayesfed.flower import Experiment
+from bayesfed.flower import Experiment, client_app
 from bayesfed.flower.client_app import respond
 from bayesfed.flower.letters import Answer, Hello, read_reply
 from bayesfed.flower.site import Site
@@ -522,8 +522,14 @@ def roads() -> Iterator[tuple[str, Callable[[], list[bytes]]]]:
         ("no module", {"client": "basel"}, {"experiment": "nothing_there:y"}),
         ("no secret", {"client": "basel", "secret-file": f"/{TEXTS[0]}"}, {"experiment": "x:y"}),
     ):
-        yield f"app, {name}", partial(_alone, respond, Hello().write(), node, asked)
+        yield f"app, {name}", partial(_alone, _respond_at_once, node, asked)
     yield "a memory that is damaged", partial(_alone, _damaged)
+
+
+def _respond_at_once(node: dict[str, str], asked: dict[str, str]) -> bytes:
+    """Answer a greeting without waiting for a worker that is being started."""
+    with mock.patch.object(client_app, "WORKER_WAIT_S", 0.0):
+        return respond(Hello().write(), node, asked)
 
 
 def _alone(make: Callable[..., bytes], *args: Any) -> list[bytes]:

@@ -1,11 +1,14 @@
 """Messages about what a Pyro model is made of, and about N, the rows of all clients."""
 
+import warnings
+
 import pyro
 import pyro.distributions as dist
 import torch
 from pyro.infer.autoguide import AutoDelta, AutoNormal
 
 import bayesfed as bf
+from bayesfed.errors import ConvergenceWarning
 from tests.posteriors import test_model_terms as models
 from tests.posteriors import test_observations as counts
 
@@ -38,8 +41,15 @@ def noisy(inputs, targets=None):
 
 
 def ran(number):
+    """Run a round, which is too few to settle."""
     rule = bf.inference.ReverseKL()
-    return lambda: counts.ran(counts.svi(observations=number, fusion=rule), rounds=1)
+
+    def run():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            return counts.ran(counts.svi(observations=number, fusion=rule), rounds=1)
+
+    return run
 
 
 CASES = [
