@@ -73,7 +73,7 @@ def test_a_site_that_fails_in_any_stage_is_named_and_left_out(found, stage):
     with pytest.warns(UndeterminedWarning, match=r"not heard in the end were 's1' \(33.3% of the"):
         result = run(pool, on_client_error="drop")
     assert result.unheard == {"s1": pytest.approx(1 / 3)}
-    assert result.posterior.status == "exact, without 1 sites"
+    assert result.posterior.status == "exact, without 1 site"
     inputs, targets = rows()
     others = torch.arange(60) % 3 != 1
     mean, sds, evidence = exact(inputs[others], targets[others])

@@ -151,7 +151,7 @@ def test_a_site_that_never_comes_back_is_said():
     pool = Deaf(sites(*rows()), "s1", range(4, 100))
     with pytest.warns(UndeterminedWarning, match="not heard in the end were 's1'"):
         result = run(pool, on_client_error="drop")
-    assert result.posterior.status == "exact, without 1 sites"
+    assert result.posterior.status == "exact, without 1 site"
     inputs, targets = rows()
     others = torch.arange(60) % 3 != 1
     mean, sds, _ = exact(inputs[others], targets[others])

@@ -15,6 +15,7 @@ from bayesfed.data import Dataset
 from bayesfed.errors import PosteriorError, UndeterminedWarning
 from bayesfed.errors.checks import check, checked
 from bayesfed.errors.names import Named
+from bayesfed.errors.plurals import plural
 from bayesfed.inference.exact import checking, stages, weighing
 from bayesfed.inference.exact.at_values import beside, everywhere, moments
 from bayesfed.inference.exact.form import Form
@@ -137,13 +138,13 @@ class Weighted:
         "no mode"                       the density has no maximum that was found
         "not identified: NAMES"         it is constant in a direction of these entries of sites
         "mode", ...                     the run ended in this stage
-        "exact, without 1 sites", ...   these have rows, and were away in the end
+        "exact, without 1 site", ...    these have rows, and were away in the end
         ==============================  =======================================================
 
         Without some of the sites (`without`) it is that of the weights that are left, by the same
         rule.
         """
-        return self._word + (f", without {self._away} sites" if self._away else "")
+        return self._word + (f", without {plural(self._away, 'site')}" if self._away else "")
 
     @property
     def _away(self) -> int:
@@ -182,7 +183,8 @@ class Weighted:
     @property
     def doubt(self) -> str:
         """What speaks against the draws, in words; empty if nothing does."""
-        away = f"{self._away} sites were not heard: the posterior is that of the others"
+        verb = "was" if self._away == 1 else "were"
+        away = f"{plural(self._away, 'site')} {verb} not heard: the posterior is that of the others"
         return "; ".join(filter(None, (self.lack, away if self._away else "")))
 
     @property

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from bayesfed.errors import ArgumentError, DataError
 from bayesfed.errors.checks import Role
 from bayesfed.errors.nearness import nearest
+from bayesfed.errors.plurals import plural
 from bayesfed.models.likelihoods.classes import Ordinal
 from bayesfed.models.likelihoods.counts import Bernoulli, Binomial, NegativeBinomial, Poisson
 from bayesfed.models.likelihoods.reals import Normal, StudentT
@@ -221,7 +222,7 @@ def response_of(family: str, values: Response, where: str) -> Response:
     if family == "weibull" and columns.shape[1] == 1:
         columns = np.column_stack([columns, np.ones(len(columns))])
     if columns.shape[1] != kind.columns or not kind.fits(columns):
-        actual = f"{columns.shape[1]} columns, such as {columns[:3].tolist()}"
+        actual = f"{plural(columns.shape[1], 'column')}, such as {columns[:3].tolist()}"
         others = [
             name
             for name, other in FAMILIES.items()
