@@ -400,3 +400,37 @@ def test_inputs_of_another_width_are_refused(density):
     net = bf.mlp([64, 16, 10], bf.Key(0, "net"))
     with pytest.raises(ArgumentError, match=r"compact: expected 64 inputs, found \(3, 65\)"):
         compact(net, sparse(net, density))(torch.randn(3, 65))
+
+
+class Named(nn.Module):
+    """A network of named inputs, one of them in a dict."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, *, rows, scale):
+        hidden = torch.relu(self.first(rows["age"]))
+        # A class may read the sizes of its layers.
+        return self.last(hidden / self.first.in_features) * scale
+
+
+def test_a_network_is_called_by_names_and_reads_sizes():
+    torch.manual_seed(0)
+    net = Named()
+    tree = sparse(net, 0.5)
+    inputs = {"rows": {"age": torch.randn(5, 6)}, "scale": 2.0}
+    with torch.no_grad():
+        expected = functional_call(net, tree, (), inputs)
+    assert torch.allclose(compact(net, tree)(**inputs), expected, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("density", [0.3, 1.0])
+def test_a_compact_network_can_be_quantised(density):
+    net = bf.mlp([64, 32, 10], bf.Key(0, "net"))
+    tree = sparse(net, density)
+    small = compact(net, tree)
+    quantised = torch.ao.quantization.quantize_dynamic(small, {nn.Linear}, dtype=torch.qint8)
+    _, test = bf.digits()
+    assert (quantised(test.inputs).argmax(1) == small(test.inputs).argmax(1)).float().mean() > 0.97

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +24,8 @@ from bayesfed.trees import check, frozen, parameters, shapes
 
 
 class Compact(nn.Module):
-    """A network rewritten for inference, called on inputs ``(B, ...)``; gradients are not recorded.
+    """A network rewritten for inference, called as the network is, on inputs ``(B, ...)`` or on
+    named ones; gradients are not recorded.
 
     Parameters
     ----------
@@ -39,11 +41,10 @@ class Compact(nn.Module):
         self.net, self.forms = net, dict(forms)
         self.eval()
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return the outputs, without gradients."""
+    def forward(self, inputs: Any = None, *more: Any, **named: Any) -> Any:
+        """Return what the network returns, without gradients."""
         with torch.no_grad():
-            output: Tensor = self.net(inputs)
-        return output
+            return self.net(**named) if inputs is None else self.net(inputs, *more, **named)
 
 
 @checked()

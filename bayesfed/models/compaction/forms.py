@@ -37,12 +37,18 @@ class Dense(nn.Module):
     ``(units, rows)``.
     """
 
+    layer: nn.Module
+
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
         self.layer = layer
 
     def forward(self, batch: Tensor) -> Tensor:
         """Return ``(units, rows)``."""
+        if not isinstance(self.layer, nn.Linear):
+            # Another module took the layer's place, as in dynamic quantisation; it takes rows.
+            output: Tensor = self.layer(batch.t().contiguous())
+            return output.t().contiguous()
         if self.layer.bias is None:
             return self.layer.weight @ batch
         return torch.addmm(self.layer.bias[:, None], self.layer.weight, batch)

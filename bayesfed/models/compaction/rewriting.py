@@ -84,6 +84,7 @@ class Rewriter:
             self.done[id(module)] = module
             if is_plain(module, nn.Sequential) or is_layer(module):
                 self.done[id(module)] = self.line(name, module)
+                _copy_sizes(module, self.done[id(module)])
             elif not type(module).__module__.startswith("torch.nn") or is_plain(
                 module, nn.ModuleList, nn.ModuleDict
             ):
@@ -177,6 +178,14 @@ class Rewriter:
         was = "" if layer.weight.shape == size else f" of {' x '.join(map(str, size))}"
         self.forms[name] = f"{choice} {shape}{was}, {float(layer.weight.ne(0).float().mean()):.1%}"
         return form
+
+
+def _copy_sizes(layer: nn.Module, form: nn.Module) -> None:
+    """Give the form of a layer the layer's constants, such as ``in_features``, which the class
+    around it may read.
+    """
+    for name in getattr(layer, "__constants__", ()):
+        setattr(form, name, getattr(layer, name))
 
 
 def _steps(name: str, module: nn.Module) -> list[Step]:
