@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from bayesfed.errors import UpdateError
+from bayesfed.errors import ArgumentError, UpdateError
 
 Tree = dict[str, Tensor]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -33,7 +33,16 @@ def trainable(module: nn.Module) -> Tree:
 
     Frozen ones (``requires_grad=False``: the base under adapters) stay where they are, in the one
     module that all clients share.
+
+    Raises
+    ------
+    ArgumentError
+        If one of them is complex.
     """
+    for name, value in module.named_parameters():
+        if value.requires_grad and value.is_complex():
+            hint = f"torch.view_as_complex of a real parameter (..., 2) in place of {name!r}"
+            raise ArgumentError("network", "real parameters", f"{name!r} of {value.dtype}", hint)
     return {
         name: value.detach().clone()
         for name, value in module.named_parameters()
@@ -96,16 +105,17 @@ def running_statistics(module: nn.Module, *, certain: bool = False) -> list[str]
         Any module.
     certain
         Leave out buffers that only a look at a forward pass can tell from constants: name those of
-        batch and instance norm, and those called ``running_...``, of modules in training mode.
+        PyTorch's batch and instance norm in training mode. A frozen norm of another class has
+        buffers of the same names, and they are constants.
     """
     names = []
     for path, owner in module.named_modules():
         for leaf, value in owner.named_buffers(recurse=False):
-            named = isinstance(owner, _NormBase) or leaf.startswith("running_")
+            norm = isinstance(owner, _NormBase)
             # In evaluation mode norms leave their statistics as they are.
-            known = named and owner.training
+            known = norm and owner.training
             saved = leaf not in owner._non_persistent_buffers_set
-            if value.is_floating_point() and (known if certain else named or saved):
+            if value.is_floating_point() and (known if certain else norm or saved):
                 names.append(leaf_of(path, leaf))
     shared = {name for name, _ in module.named_buffers()}
     return [name for name in names if name in shared]

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 import bayesfed as bf
 from bayesfed.algorithms.baselines.split_mix.recipe import split_mix
-from bayesfed.errors import ArgumentError
+from bayesfed.errors import ArgumentError, ClientError
 from bayesfed.federated import Add, Buffered, Descent, Whole, dynamic, fixed, load, score
 from bayesfed.federated.core.owners import owned
 from bayesfed.federated.training.batch_norm import STATISTICS, travelling
@@ -396,3 +396,51 @@ def test_refusals_name_the_policies(clients):
         ArgumentError, match="fed_prox: expected a network without running statistics"
     ):
         bf.fed_prox(normed(), strength=0.1)
+
+
+class FrozenNorm(nn.Module):
+    """A norm whose statistics are constants, as torchvision's FrozenBatchNorm; or that only seems
+    to be one.
+    """
+
+    def __init__(self, width, frozen=True):
+        super().__init__()
+        self.frozen = frozen
+        self.register_buffer("running_mean", torch.zeros(width))
+        self.register_buffer("running_var", torch.ones(width))
+
+    def forward(self, rows):
+        if not self.frozen and self.training:
+            self.running_mean.copy_(rows.detach().mean(0))
+        return (rows - self.running_mean) * (self.running_var + 1e-5).rsqrt()
+
+
+def with_norm(frozen):
+    layers = [nn.Flatten(), nn.Linear(64, 8), FrozenNorm(8, frozen), nn.ReLU(), nn.Linear(8, 10)]
+    return initialised(nn.Sequential(*layers), bf.Key(0, "net"))
+
+
+@pytest.mark.parametrize("method", ["fed_avg", "laplace", "d_turbo_vbi"])
+def test_statistics_that_never_change_are_constants(clients, method):
+    net = with_norm(True)
+    algorithm = {
+        "fed_avg": lambda: bf.fed_avg(net, training=WORK),
+        "laplace": lambda: bf.laplace(net, subset="all", structure="diagonal"),
+        "d_turbo_vbi": lambda: bf.d_turbo_vbi(bf.declare(net), training=WORK, temperature=1.0),
+    }[method]()
+    result = bf.run(algorithm, clients, rounds=1, progress=False)
+    assert torch.equal(net[2].running_mean, torch.zeros(8))
+    assert result.snapshot.round == 1
+
+
+def test_statistics_that_change_are_refused_by_looking(clients):
+    net = with_norm(False)
+    with pytest.raises(ClientError, match="running_mean"):
+        bf.run(bf.fed_avg(net, training=WORK), clients, rounds=1, progress=False)
+
+
+def test_complex_parameters_are_refused_at_the_door():
+    net = nn.Linear(4, 2, dtype=torch.complex64)
+    for recipe in (bf.fed_avg, bf.fed_paq, bf.laplace):
+        with pytest.raises(ArgumentError, match="real parameters, found 'weight' of torch.complex"):
+            recipe(net)

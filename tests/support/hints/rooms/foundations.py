@@ -52,6 +52,11 @@ def lazy(called=False):
 
 
 CASES = [
+    (
+        lambda: bf.fed_avg(nn.Linear(4, 2, dtype=torch.complex64)),
+        "torch.view_as_complex of a real parameter",
+        lambda: torch.view_as_complex(nn.Linear(4, 2).weight.reshape(2, 2, 2)),
+    ),
     (lambda name: Named({"beta.mean": 1.0})[name], "beta.maen"),
     (
         lambda: Named()["beta.mean"],
