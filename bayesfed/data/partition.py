@@ -221,7 +221,7 @@ def held_out(strata: Sequence[str | int], share: float, key: Key) -> tuple[Tenso
     parts=Role(
         lambda parts: isinstance(parts, list | tuple | Mapping) and len(parts) > 0,
         "a partition: rows of each client",
-        "iid(len(train), 10, Key(0))",
+        "iid(len(train), 4, Key(0))",
     ),
 )
 def federate(data: Dataset, parts: Sequence[Any] | Mapping[str, Any]) -> dict[str, Dataset]:

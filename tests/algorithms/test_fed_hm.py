@@ -396,7 +396,7 @@ def test_split_mix_is_better_the_more_of_its_networks_are_asked(digits, clients)
     scores = [
         score(predictor(result.snapshot.state), test) for predictor in algorithm.sizes.values()
     ]
-    assert list(algorithm.sizes) == ["4 nets", "2 nets", "1 nets"]
+    assert list(algorithm.sizes) == ["4 nets", "2 nets", "1 net"]
     assert scores[0] > 0.8
     assert scores[0] >= scores[2]
 

@@ -27,6 +27,8 @@ ROWS = Role(
     "a pandas frame with rows",
     "pandas.DataFrame([{'x': 1.0}])",
 )
+# The site of new rows that are of none: a character that no name has.
+NEW_SITE = "\ue000"
 MISSING = Role(lambda word: word in get_args(Missing), "'refuse' or 'drop'", "'drop'")
 
 
@@ -104,7 +106,7 @@ def add_site(frame: Frame, site: str, name: str) -> Frame:
         If the column says that rows are of another site than `name`.
     """
     if site not in frame.columns:
-        return frame.assign(**{site: name})
+        return frame.assign(**{site: name or NEW_SITE})
     check_columns_once(frame, [site], name)
     names = name_sites(frame[site])
     if name:

@@ -108,7 +108,7 @@ WRONG = {
     "federate swapped": (
         lambda: bf.federate(bf.iid(6, 2, KEY), DATA),
         ArgumentError,
-        "; try iid(len(train), 10, Key(0))",
+        "; try iid(len(train), 4, Key(0))",
     ),
     "federate tensors": (
         lambda: bf.federate(DATA.inputs, bf.iid(6, 2, KEY)),
@@ -123,7 +123,7 @@ WRONG = {
     "federate int": (
         lambda: bf.federate(DATA, 2),
         ArgumentError,
-        "; try iid(len(train), 10, Key(0))",
+        "; try iid(len(train), 4, Key(0))",
     ),
     "held_out share": (
         lambda: bf.held_out(DATA.targets.tolist(), 2, KEY),

@@ -11,6 +11,7 @@ import torch
 
 import bayesfed as bf
 from bayesfed.federated import RecordFile, checkpoint, load
+from bayesfed.federated.engine.round_loop import check_same
 from tests.federated.test_migration import FOLDER
 from tests.house.wrong_calls.given import CLIENTS, DATA, avg, done, go, net
 from tests.support.hints.world import full_disk
@@ -116,6 +117,11 @@ def made(count):
     list(bf.federated.rounds(avg(), bf.InProcess(CLIENTS), rounds=count, resume=done().snapshot))
 
 
+def finished(algorithm=None):
+    """Look at the run of two rounds again, as that of an algorithm."""
+    check_same(avg() if algorithm is None else algorithm, done().snapshot)
+
+
 def unknown():
     """Return a snapshot without settings."""
     return replace(done().snapshot, settings={})
@@ -150,6 +156,9 @@ CASES = [
     (lambda: old(lambda state: {"x": state["1.bias"]}), "a new run", anew),
     (lambda: old(lambda state: state | {"x": state["1.bias"]}), "a new run", anew),
     (lambda: old(in_flight={"about": torch.zeros(1)}), "a new run", anew),
+    # Looking at a run that is finished.
+    (lambda: finished(bf.fed_l1(net())), "that of the run", finished),
+    (lambda: finished(bf.fed_avg(bf.mlp([4, 3], bf.Key(0)))), "the algorithm of the run", finished),
     # Resuming.
     (made, 2),
     (

@@ -72,6 +72,7 @@ CASES = [
     case("y ~ .", "y ~ x1 + x2, each by its name", "y ~ x1 + x2"),
     case("y ~ np", "`np` in backticks", "y ~ `np`"),
     case("y ~ x.__class__", "`x.__class__` in backticks", "y ~ `x.__class__`"),
+    case("y ~ (x", HINT, "y ~ x1 + x2 + (1 | hospital)"),
     case("y ~ x | group", HINT, "y ~ x1 + x2 + (1 | hospital)"),
     case("y ~ x > 1", "I(x > 1) for a comparison", "y ~ I(x > 1)"),
     case("y[(z)] ~ x", MADE, "y_is_z ~ x"),

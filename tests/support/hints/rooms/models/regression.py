@@ -14,7 +14,12 @@ from bayesfed.running.formulas.prepared import prepared
 from bayesfed.running.formulas.records import of_record
 
 COMPLETE = (
-    "bayesfed/models/regression",
+    # The messages of `formulas` have a room of their own.
+    *(f"bayesfed/models/regression/{name}.py" for name in ("categories", "design", "families")),
+    *(
+        f"bayesfed/models/regression/{name}.py"
+        for name in ("frames", "model", "refusals", "tables")
+    ),
     "bayesfed/running/formulas",
 )
 DRAWN = np.random.default_rng(0).normal(size=12)
