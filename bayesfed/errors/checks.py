@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError, KeywordError
+from bayesfed.errors.examples import is_expression, make_example
 from bayesfed.errors.nearness import nearest
 from bayesfed.errors.roles import Role as Role  # noqa: PLC0414 passed on
 from bayesfed.errors.roles import an, annotated, role_of
@@ -165,7 +166,7 @@ def checked(
         def every() -> list[tuple[str, Role]]:
             # Read at the first call: annotations may name what is imported later.
             by_annotation = [
-                (name, replace(role, hint=hint_of(signature.parameters[name])))
+                (name, replace(role, hint=_hint_of_role(signature.parameters[name], role)))
                 for name, role in annotated(function).items()
                 if roles.get(name) is not ITSELF
             ]
@@ -233,10 +234,9 @@ def wrong_call(
     free = any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
     unknown = next((name for name in kwargs if name not in names and not free), None)
     if unknown is None:
-        # Of several ways the first; an annotation is none.
+        # Of several ways the first; words are none.
         ways = {name: hint.partition(" or ")[0].strip(",") for name, hint in hints.items()}
-        plain = {str(one.annotation) for one in signature.parameters.values()} | {""}
-        lacking = [f"{name}={'...' if way in plain else way}" for name, way in ways.items()]
+        lacking = [f"{name}={way if is_expression(way) else '...'}" for name, way in ways.items()]
         hint = ", ".join(lacking) or "each argument by its name"
         return KeywordError(where, ", ".join(names), problem, hint)
     # The nearest names, or those of which it is the initials: lr, bs.
@@ -270,7 +270,9 @@ def missing(
 
 
 def hint_of(parameter: inspect.Parameter) -> str:
-    """Return what to pass for a parameter: of its kind, its default, or its annotation."""
+    """Return what to pass for a parameter: of its kind, its default, or an example of its
+    annotation.
+    """
     text = str(parameter.annotation)
     words = re.findall(r"\w+", text)
     kind = next((hint for word, hint in HINTS.items() if word in words), "")
@@ -281,11 +283,26 @@ def hint_of(parameter: inspect.Parameter) -> str:
     if kind and text.startswith("Mapping"):
         return f"{{'name': {kind}}}"
     if text.startswith("Callable"):
-        return text
+        return make_example(text, _hint_of_kind)
     # A dataclass shows what makes a default as `<factory>`.
     known = parameter.default is not None and repr(parameter.default) != "<factory>"
     known = known and parameter.default is not parameter.empty
-    return kind or (shown(parameter.default) if known else PLAIN.get(text, text))
+    if kind:
+        return kind
+    return shown(parameter.default) if known else make_example(text, _hint_of_kind)
+
+
+def _hint_of_role(parameter: inspect.Parameter, role: Role) -> str:
+    """Return what to pass for a parameter; the words of a type that is a few words."""
+    hint = hint_of(parameter)
+    if role.words and not is_expression(hint):
+        return " or ".join(map(repr, role.words[:2]))
+    return hint
+
+
+def _hint_of_kind(name: str) -> str:
+    """Return the first way of a hint of a kind; "" for a kind without one."""
+    return HINTS.get(name, "").partition(" or ")[0].strip(",").partition(", ")[0]
 
 
 def shown(value: object) -> str:

@@ -33,7 +33,9 @@ WORDS = {
     "experiment.parts": "those of the experiment that is run",
 }
 # What `shown` and `hint_of` say of a default or an annotation: they name a class or a function.
-NAMED = re.compile(r"(?:an? |the (?:function|class) )\w+|an instance of its class")
+NAMED = re.compile(
+    r"(?:(?:an? |the (?:function|class) )\w+(?: or |, each (?:value )?)?)+|an instance of its class"
+)
 
 
 @dataclass(frozen=True)
@@ -43,15 +45,19 @@ class Wanted:
     where: str
     role: Role
     annotation: str
+    # Whether the parameter is ``*values``, of which a hint shows one.
+    several: bool = False
 
     @property
     def in_words(self) -> bool:
         """Whether the hint names a type, a class or a function, or is in `WORDS`."""
         hint = self.role.hint
-        return hint in WORDS or hint == self.annotation or bool(NAMED.fullmatch(hint))
+        return hint in WORDS or bool(NAMED.fullmatch(hint))
 
     def problem(self) -> str:
         """Return what is wrong with the hint; empty if each of its expressions fits the role."""
+        if self.role.hint in (self.annotation, self.annotation.removesuffix(" | None")):
+            return f"{self.where}: {self.role.hint!r} is the annotation, and no value"
         if self.in_words:
             return ""
         try:
@@ -65,7 +71,11 @@ class Wanted:
         wrong = [
             text
             for text, value in values
-            if not (text.startswith(f"{whole}(") or _fits(self.role, value))
+            if not (
+                text.startswith(f"{whole}(")
+                or _fits(self.role, value)
+                or (self.several and _fits(self.role, [value]))
+            )
         ]
         return f"{self.where}: {wrong} of {self.role.hint!r} are refused too" if wrong else ""
 
@@ -77,7 +87,9 @@ def wanted() -> Iterator[Wanted]:
         parameters = inspect.signature(function).parameters
         for name, role in closed["every"].cell_contents():
             if role is not ITSELF and name in parameters:
-                yield Wanted(f"{where}, {name}", role, str(parameters[name].annotation))
+                parameter = parameters[name]
+                several = parameter.kind is parameter.VAR_POSITIONAL
+                yield Wanted(f"{where}, {name}", role, str(parameter.annotation), several)
 
 
 def _fits(role: Role, value: Any) -> bool:
