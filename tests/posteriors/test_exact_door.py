@@ -8,6 +8,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from pyro.infer.autoguide import AutoNormal
 
 import bayesfed as bf
 from bayesfed.cli.main import main
@@ -262,3 +263,13 @@ def test_a_large_model_whose_fit_is_not_its_posterior_is_called_gaussian():
     with pytest.warns(UndeterminedWarning, match="ended in the stage 'fit'"):
         short = bf.run(bf.federated_svi(logistic, least_rows=1), clients, rounds=3, progress=False)
     assert short.posterior.draw(bf.Key(0))["beta"].shape == (60,)
+
+
+def test_named_inputs_are_refused_in_words():
+    named = {
+        name: bf.Dataset({"x": part.inputs[:, 0]}, part.targets) for name, part in CLIENTS.items()
+    }
+    with pytest.raises(ClientError, match=r"one tensor of inputs, found rows of x; try Dataset"):
+        declared(named)
+    with pytest.raises(DataError, match="one tensor of inputs, found rows of x"):
+        bf.federated_svi(line, AutoNormal, example=named["s0"][:2])

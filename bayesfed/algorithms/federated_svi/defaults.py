@@ -12,6 +12,7 @@ from bayesfed.data import Dataset
 from bayesfed.errors import ArgumentError
 from bayesfed.federated import Ivon, NaturalGradient, Training, inverse
 from bayesfed.federated.training.local_work import check_own_steps
+from bayesfed.inference.exact.form import check_one_tensor
 from bayesfed.inference.variational import FittedGuide, Fusion, FusionKind, Runs
 
 
@@ -76,6 +77,7 @@ def check_suited(fusion: Fusion, scale: str, ivon: Ivon | None, elbo: Elbo | Non
 def exampled(example: Dataset | None, large: bool) -> Dataset:
     """Return the example, which a guide's fit needs, and a large network's default guide with N."""
     if example is not None:
+        check_one_tensor(example)
         return example
     hint = "example=train[:2]; or the model alone"
     if large:

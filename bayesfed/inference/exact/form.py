@@ -8,11 +8,23 @@ import torch
 from torch import Tensor
 
 from bayesfed.data import Dataset
+from bayesfed.data.packed import Packed
 from bayesfed.errors import DataError
 
 # Most axes of a row, and the types of rows by their number.
 AXES = 6
 TYPES = (torch.float64, torch.int64, torch.bool, torch.uint8, torch.int32)
+
+
+def check_one_tensor(data: Dataset) -> None:
+    """Raise `DataError` unless rows are one tensor of inputs, which a Pyro model is called with.
+
+    Rows that are dicts or tuples are taken apart for networks alone.
+    """
+    if isinstance(data.inputs, Packed):
+        names = ", ".join(str(leaf.name) for leaf in data.inputs.form)
+        hint = "Dataset(torch.stack([column, ...], 1), targets), and inputs[:, 0] in the model"
+        raise DataError("federated_svi", "one tensor of inputs", f"rows of {names}", hint)
 
 
 @dataclass(frozen=True)
@@ -29,7 +41,14 @@ class Form:
 
     @classmethod
     def of(cls, data: Dataset) -> Form:
-        """Return the form of a site's rows."""
+        """Return the form of a site's rows.
+
+        Raises
+        ------
+        DataError
+            If the rows are trees, or of a type that has no number.
+        """
+        check_one_tensor(data)
         numbers = list[int]()
         for leaf in (data.inputs, data.targets):
             kind = torch.float64 if leaf.is_floating_point() else leaf.dtype

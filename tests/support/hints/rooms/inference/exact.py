@@ -23,6 +23,11 @@ LARGE = {name: replace(part, targets=part.targets * 1e8) for name, part in CLIEN
 DEEP = {"s0": bf.Dataset(torch.ones(3, *[1] * 9), torch.ones(3))}
 
 
+def named(part):
+    """Return rows whose inputs have names."""
+    return bf.Dataset({"x": part.inputs[:, 0], "z": part.inputs[:, 1]}, part.targets)
+
+
 @functools.cache
 def done(model=line):
     """Return a finished run."""
@@ -256,6 +261,11 @@ def own_of(name):
 
 
 CASES = [
+    (
+        lambda: run({name: named(part) for name, part in CLIENTS.items()}),
+        "Dataset(torch.stack([column, ...], 1), targets)",
+        lambda: bf.Dataset(torch.stack([torch.ones(3), torch.zeros(3)], 1), torch.ones(3)),
+    ),
     (lambda: batches(2), "pyro.plate('rows', len(inputs))", batches),
     (lambda: lagged(column=False), "a column with the lag", lambda: lagged(column=True)),
     (
