@@ -67,8 +67,15 @@ class DeclaredPosterior:
         }
         return values
 
+    @checked()
     def predict(self, draw: Tree, inputs: Tensor) -> Tensor:
-        """Return the network's outputs at one draw, in evaluation mode."""
+        """Return the network's outputs at one draw, in evaluation mode.
+
+        Raises
+        ------
+        ArgumentError
+            If the draw is no mapping of tensors, or the inputs are no tensor.
+        """
         weights = {
             name: torch.where(site.active, draw[f"{name}.w"], 0.0).view(
                 self.declared.sites[name].shape
