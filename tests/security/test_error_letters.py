@@ -143,7 +143,7 @@ def test_the_sites_log_has_what_the_server_does_not_get(tmp_path, caplog):
 
 def test_in_one_process_the_text_is_whole():
     frames = {"a": markers.ONE.assign(died=[2, 1, 2, 1, 1, 1]), "b": markers.ONE}
-    with pytest.raises(DataError, match=r"found 1 columns, such as \[\[2.0\]"):
+    with pytest.raises(DataError, match=r"found 1 column, such as \[\[2.0\]"):
         bf.regression("died ~ age", frames, family="bernoulli")
 
 

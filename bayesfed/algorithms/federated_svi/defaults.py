@@ -14,6 +14,7 @@ from bayesfed.federated import Ivon, NaturalGradient, Training, inverse
 from bayesfed.federated.training.local_work import check_own_steps
 from bayesfed.inference.exact.form import check_one_tensor
 from bayesfed.inference.variational import FittedGuide, Fusion, FusionKind, Runs
+from bayesfed.models import BayesianNet
 
 
 def work_of(training: Training | None, network: bool, fusion: Fusion | None) -> Training:
@@ -74,10 +75,11 @@ def check_suited(fusion: Fusion, scale: str, ivon: Ivon | None, elbo: Elbo | Non
         )
 
 
-def exampled(example: Dataset | None, large: bool) -> Dataset:
+def exampled(example: Dataset | None, large: bool, model: Runs) -> Dataset:
     """Return the example, which a guide's fit needs, and a large network's default guide with N."""
     if example is not None:
-        check_one_tensor(example)
+        if not isinstance(model, BayesianNet):
+            check_one_tensor(example)
         return example
     hint = "example=train[:2]; or the model alone"
     if large:

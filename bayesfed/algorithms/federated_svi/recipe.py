@@ -234,7 +234,7 @@ def federated_svi(
             vault,
         )
     guide = unguarded(guide, least_rows=least_rows, secure=secure, vault=vault)
-    example = exampled(example, large)
+    example = exampled(example, large, model)
     check_fusion(fusion)
     network = guide is None and isinstance(model, BayesianNet)
     work = work_of(training, network, fusion)
