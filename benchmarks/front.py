@@ -191,11 +191,16 @@ def unmarked(page: Page, known: dict[str, Figure]) -> tuple[list[str], int]:
 
 
 def misplaced(page: Page, known: dict[str, Figure]) -> list[tuple[str, str]]:
-    """Return the lines whose mark is missing or no longer needed, with the keys that are older."""
+    """Return the lines whose mark is missing or no longer needed, with the keys that are older. A
+    row of the ledger has a mark as well where the code of its program has changed since its day.
+    """
     wrong = []
+    rows = dated(page) if page.path == LEDGER else []
+    changed_rows = {row.strip() for row, of, day, _ in rows if changed(of, day)}
     for line, keys in page.lines if told() else []:
         aged = [key for key in keys if key in known and known[key].older]
-        if keys and bool(aged) != (MARK in line):
+        is_old = bool(aged) or line.strip() in changed_rows
+        if keys and is_old != (MARK in line):
             wrong.append((line, ", ".join(aged) or "no figure"))
     return wrong
 
