@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from bayesfed.errors import ArgumentError, KeywordError
-from bayesfed.errors.examples import is_expression, make_example
+from bayesfed.errors.examples import PLAIN, is_expression, make_example
 from bayesfed.errors.nearness import nearest
 from bayesfed.errors.roles import Role as Role  # noqa: PLC0414 passed on
 from bayesfed.errors.roles import an, annotated, role_of
@@ -73,7 +73,6 @@ HINTS = {
     "Training": "Training(steps=50, batch_size=64)",
     "WeightPrior": "Gaussian(1.0), or declare for a Prior",
 }
-PLAIN = {"int": "1", "float": "0.5", "str": "'name'", "bool": "True"}
 OF_TRAINING = {
     **dict.fromkeys(
         ("lr", "learning_rate", "optimizer", "optim", "momentum"), "optimiser=Sgd(0.1)"

@@ -9,13 +9,11 @@ from collections.abc import Callable
 
 from bayesfed.errors.roles import an
 
-# Expressions by the name of a type.
+# Expressions by the name of a plain type, and of every type that has one.
+PLAIN = {"int": "1", "float": "0.5", "str": "'name'", "bool": "True"}
 VALUES = {
-    "int": "1",
-    "float": "0.5",
+    **PLAIN,
     "complex": "0.5",
-    "str": "'name'",
-    "bool": "True",
     "bytes": "b''",
     "Path": "'results'",
     "Tensor": "torch.zeros(3)",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 import numbers
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -247,9 +247,3 @@ def _refuse_type(name: str, site: str, kind: str) -> DataError:
             "pandas.Timestamp('2020-01-01')).dt.days"
         )
     return DataError(describe_rows(site), expected, f"the type {kind}", hint)
-
-
-def check_same_site(frames: Mapping[str, Frame], site: str) -> None:
-    """Raise `DataError` if the column of sites of a frame has another name than its key."""
-    for name, frame in frames.items():
-        add_site(frame, site, name)
